@@ -1,0 +1,48 @@
+"""What can go wrong, each with what to do about it."""
+
+
+class AttnprofError(Exception):
+    """An expected failure: what is wrong, with the value, and what to type or edit instead."""
+
+    exit_code = 2
+
+    def __init__(self, problem: str, fix: str = "") -> None:
+        super().__init__(problem if not fix else f"{problem} ({fix})")
+        self.problem = problem
+        self.fix = fix
+
+
+class UsageError(AttnprofError):
+    """The request makes no sense: an unknown name, a wrong value, a file that is not what it says."""
+
+
+class CannotMeasureError(AttnprofError):
+    """It cannot be measured, compared or decided here: no such device, torch missing, too noisy."""
+
+    exit_code = 3
+
+
+class UnsupportedError(AttnprofError):
+    """A backend or device lacks what a workload asks for; becomes an ``unsupported`` record."""
+
+
+class OutOfMemoryError(AttnprofError):
+    """The device has no room for a workload; becomes an ``out_of_memory`` record."""
+
+    def __init__(self, problem: str, requested_bytes: int | None = None) -> None:
+        super().__init__(problem)
+        self.requested_bytes = requested_bytes
+
+
+def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
+    """A sentence that names the closest of ``known``, or lists them all when none is close.
+
+    >>> nearest("falsh", ["flash", "math"])
+    "did you mean 'flash'?"
+    >>> nearest("zzz", ["flash", "math"])
+    'use one of: flash, math'
+    """
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else f"use one of: {', '.join(known)}"
