@@ -13,7 +13,7 @@ class AttnprofError(Exception):
 
 
 class UsageError(AttnprofError):
-    """The request makes no sense: an unknown name, a wrong value, a file that is not what it says."""
+    """The request makes no sense: an unknown name, a wrong value, a false file."""
 
 
 class CannotMeasureError(AttnprofError):
