@@ -1,0 +1,66 @@
+"""A workload -> all that theory says of it, as the record keeps it beside what was measured."""
+
+from dataclasses import replace
+from typing import Any
+
+from attnprof.theory.flops import attention_flops
+from attnprof.theory.kv_cache import kv_bytes
+from attnprof.theory.memory import peak_activation_bytes
+from attnprof.theory.roofline import roofline_s
+from attnprof.theory.traffic import attention_bytes, query_bytes
+from attnprof.workload import Workload
+
+
+def held_bytes(workload: Workload) -> int:
+    """Bytes of the tensors that a workload holds between calls: queries, keys and values."""
+    return query_bytes(workload) + theory_kv_bytes(workload)
+
+
+def theory_kv_bytes(workload: Workload) -> int:
+    """Bytes of the keys and values of all sequences and layers at ``kv_len``. [bytes]"""
+    return kv_bytes(
+        workload.batch_size * workload.kv_len,
+        num_layers=workload.num_layers,
+        num_kv_heads=workload.num_kv_heads,
+        head_dim=workload.head_dim,
+        dtype=workload.cached_dtype,
+    )
+
+
+def timed_step(workload: Workload) -> Workload:
+    """What one timed call computes.
+
+    The workload itself; of a kv-growth workload the decode step in the middle of its growth,
+    where the median of its step times falls.
+    """
+    if workload.phase != "kv-growth" or workload.start_len is None:
+        return workload
+    middle = (workload.start_len + 1 + workload.kv_len) // 2
+    return replace(workload, phase="decode", kv_len=middle, start_len=None)
+
+
+def theory_of(
+    workload: Workload,
+    device_kind: str,
+    threads: int | None = None,
+    ceilings: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """FLOP, bytes and the roofline's time of one timed call; unknown is None.
+
+    Args:
+        ceilings: As :meth:`attnprof.devices.base.Device.ceilings` gives them.
+    """
+    step = timed_step(workload)
+    flops = workload.num_layers * attention_flops(step.shape, step.mask)
+    bytes_moved = attention_bytes(step)
+    roofs = ceilings or {}
+    matmul = roofs.get("matmul", {}).get(workload.dtype, {})
+    return {
+        "flops": flops,
+        "bytes_moved": bytes_moved,
+        "theory_kv_bytes": theory_kv_bytes(workload),
+        "theory_peak_activation_bytes": peak_activation_bytes(workload, device_kind, threads or 1),
+        "theory_s": roofline_s(
+            flops, bytes_moved, matmul.get("flops_per_s"), roofs.get("copy_bytes_per_s")
+        ),
+    }
