@@ -1,6 +1,6 @@
 """What is run: one attention call, with all that makes its number differ from another's."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from attnprof.dtypes import dtype_named
@@ -159,6 +159,8 @@ class Workload:
 def checked(workload: Workload) -> Workload:
     """``workload``, its dtypes by torch's names, after a look at every single value.
 
+    A ``kv_dtype`` that is the arithmetic's own becomes None, so that one workload has one id.
+
     Raises:
         UsageError: A value that no workload can have: an unknown name, or a size below one.
     """
@@ -177,10 +179,6 @@ def checked(workload: Workload) -> Workload:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UsageError(f"{name} is {value!r}", "it is a whole number from 1 up")
     variant_named(workload.variant, workload.window_len)
-    from dataclasses import replace
-
-    return replace(
-        workload,
-        dtype=dtype_named(workload.dtype).name,
-        kv_dtype=None if workload.kv_dtype is None else dtype_named(workload.kv_dtype).name,
-    )
+    dtype = dtype_named(workload.dtype).name
+    kv_dtype = None if workload.kv_dtype is None else dtype_named(workload.kv_dtype).name
+    return replace(workload, dtype=dtype, kv_dtype=None if kv_dtype == dtype else kv_dtype)

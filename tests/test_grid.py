@@ -1,0 +1,153 @@
+import itertools
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnprof.errors import UsageError
+from attnprof.grid import AXES, MAX_WORKLOADS, axis_named, expand, parse_values, sweep_groups
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("512..8192x2", (512, 1024, 2048, 4096, 8192)),
+        ("1k..64k*2", tuple(1024 * 2**i for i in range(7))),
+        ("1k..9k*2", (1024, 2048, 4096, 8192)),
+        ("4..16+4", (4, 8, 12, 16)),
+        ("1k, 4k,1024", (1024, 4096)),
+        ([256, "1k"], (256, 1024)),
+        (7, (7,)),
+    ],
+)
+def test_an_axis_reads_lists_ranges_and_suffixes(text: Any, values: tuple[int, ...]) -> None:
+    assert parse_values(AXES["seq_len"], text) == values
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(2, 9))
+def test_a_multiplying_range_holds_every_power_up_to_its_end(a: int, b: int, ratio: int) -> None:
+    start, stop = min(a, b), max(a, b)
+    values = parse_values(AXES["seq_len"], f"{start}..{stop}x{ratio}")
+    assert values[0] == start
+    assert all(after == before * ratio for before, after in itertools.pairwise(values))
+    assert values[-1] <= stop < values[-1] * ratio
+
+
+@pytest.mark.parametrize(
+    ("axis", "text", "words"),
+    [
+        ("seq_len", "0", "out of range"),
+        ("seq_len", "-5", "not a count"),
+        ("seq_len", "1.5", "whole count"),
+        ("seq_len", "", "has no value"),
+        ("seq_len", "512..8192", "has no step"),
+        ("seq_len", "8192..512x2", "has no end"),
+        ("seq_len", "1..8x1", "has no end"),
+        ("seq_len", "1..1000000+1", "take a larger step"),
+        ("seq_len", None, "got None"),
+        ("seq_len", "nan", "not a count"),
+        ("dtype", "a..b", "is a range"),
+        ("backend", "falsh", "did you mean 'flash'"),
+        ("phase", "decod", "did you mean 'decode'"),
+    ],
+)
+def test_a_value_that_an_axis_lacks_is_refused(axis: str, text: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as error:
+        parse_values(AXES[axis], text)
+    assert axis in error.value.problem or "range" in error.value.problem
+    assert error.value.fix
+
+
+def test_axes_answer_to_their_short_names() -> None:
+    assert axis_named("heads").name == "num_q_heads"
+    with pytest.raises(UsageError, match="did you mean 'seq-len'"):
+        axis_named("seqlen")
+
+
+def test_the_product_holds_each_combination_once() -> None:
+    grid = expand(
+        "t",
+        {"a": {"seq_len": [64, 128], "backend": ["eager", "flash"]}, "b": {"seq_len": 64}},
+    )
+    assert len(grid.workloads) == 4  # group b repeats a workload of a
+    assert {(w.q_len, w.kv_len) for w in grid.workloads} == {(64, 64), (128, 128)}
+
+
+def test_axes_of_other_phases_and_variants_do_not_multiply() -> None:
+    grid = expand(
+        "t",
+        {
+            "all": {
+                "phase": ["prefill", "decode"],
+                "seq_len": 64,
+                "kv_cache": ["static", "paged"],
+                "variant": ["full", "sliding"],
+                "window_len": [8, 16],
+            }
+        },
+    )
+    prefill = [w for w in grid.workloads if w.phase == "prefill"]
+    assert [w.kv_cache for w in prefill] == ["none"] * 3  # full, sliding 8, sliding 16
+    assert len(grid.workloads) == 3 + 2 * 3
+
+
+def test_combinations_without_sense_are_named_and_the_rest_stays() -> None:
+    grid = expand("t", {"g": {"seq_len": 64, "heads": [8, 6], "kv_heads": 4}})
+    assert [w.num_q_heads for w in grid.workloads] == [8]
+    assert "6 is not a multiple" in grid.skipped[0].reason
+
+
+@pytest.mark.parametrize(
+    ("groups", "overrides", "words"),
+    [
+        ({"g": {"seq_len": 64, "heads": 6, "kv_heads": 4}}, {}, "nothing to run.*multiple"),
+        ({"g": {"heads": 6}}, {}, "nothing to run.*no length"),
+        ({"g": {"seq_len": "1..9999+1", "batch": "1..9999+1"}}, {}, "combinations, more than"),
+        ({"g": {"sequence": 64}}, {}, "unknown axis 'sequence'"),
+        ({"g": {"seq_len": 64}}, {"backend": "falsh"}, "unknown backend"),
+        ({"g": {"seq_len": {"from": 1}}}, {}, "got {'from': 1}"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused(
+    groups: dict[str, dict[str, Any]], overrides: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        expand("t", groups, overrides)
+
+
+def test_a_typed_axis_replaces_that_of_every_group() -> None:
+    grid = expand(
+        "t",
+        {"a": {"seq_len": [64, 128]}, "b": {"phase": "decode", "seq_len": 256}},
+        {"seq-len": "32"},
+    )
+    assert [w.kv_len for w in grid.workloads] == [32, 32]
+
+
+def test_all_backends_are_those_of_the_device() -> None:
+    grid = expand("t", {"g": {"seq_len": 64, "backend": "all"}}, backends=("eager", "math"))
+    assert [w.backend for w in grid.workloads] == ["eager", "math"]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (None, "holds no mapping"),
+        ({"group": {}}, "unknown key 'group'"),
+        ({"groups": []}, r"groups is \[\]"),
+        ({"groups": {"a": 3}}, "group 'a' is 3"),
+        ({"groups": {"a": {}}, "defaults": 4}, "groups is"),
+    ],
+)
+def test_a_sweep_file_of_another_shape_is_refused(data: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        sweep_groups(data, "x.yaml")
+
+
+def test_a_product_is_counted_before_it_is_made() -> None:
+    ranges = {"seq_len": "1..1000+1", "batch": "1..1000+1", "heads": "1..1000+1"}
+    assert math.prod([1000] * 3) > MAX_WORKLOADS
+    with pytest.raises(UsageError, match="1,000,000,000 combinations"):
+        expand("t", {"g": ranges})

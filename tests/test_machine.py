@@ -1,0 +1,8 @@
+from attnprof import machine
+
+
+def test_every_finding_has_a_verdict_and_what_disturbs_says_what_helps() -> None:
+    found = machine.findings()
+    assert {finding.verdict for finding in found} <= {"ok", "disturbs", "missing", "unknown"}
+    assert any(finding.what == "Python" for finding in found)
+    assert len({finding.what for finding in found}) == len(found)
