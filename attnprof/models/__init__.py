@@ -1,0 +1,1 @@
+"""A model's shape from a profile, a configuration file or the header of its weights."""
