@@ -1,0 +1,142 @@
+"""Names of profiles into their YAML files, and the files into checked values."""
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attnprof.errors import UsageError, nearest
+
+PROFILES_ENV = "ATTNPROF_PROFILES"
+MAX_PROFILE_BYTES = 1_000_000
+
+
+def user_folder() -> Path:
+    """The folder whose profiles win over the shipped ones."""
+    if chosen := os.environ.get(PROFILES_ENV):
+        return Path(chosen)
+    from platformdirs import user_config_path
+
+    return user_config_path("attnprof") / "profiles"
+
+
+def shipped_folder() -> Path:
+    """The profiles inside the wheel, or beside the package in a checkout."""
+    package = Path(__file__).parent
+    inside = package / "_profiles"
+    return inside if inside.is_dir() else package.parent / "profiles"
+
+
+def profile_paths(kind: str) -> dict[str, Path]:
+    """The files of one kind (``gpus``, ``engines``, ``prices``) by name, the user's own first."""
+    found: dict[str, Path] = {}
+    for folder in (user_folder(), shipped_folder()):
+        for path in sorted((folder / kind).glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        UsageError: No such file, too large for a profile, not YAML, or not a mapping.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        if path.stat().st_size > MAX_PROFILE_BYTES:
+            raise UsageError(f"{path} is larger than any profile", "name a profile's YAML file")
+        found = yaml.load(path.read_text(encoding="utf-8"), loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", "name a readable YAML file") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        problem = " ".join(str(error).split())
+        raise UsageError(f"{path} is not YAML: {problem}", "mend the line it names") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} holds no mapping", "write lines of key: value")
+    return found
+
+
+class Fields:
+    """The values of one mapping, each taken once, checked, and named in what goes wrong."""
+
+    def __init__(self, values: Mapping[str, Any], origin: str) -> None:
+        self._values = values
+        self._origin = origin
+        self._taken: list[str] = []
+
+    def _take(self, key: str) -> Any:
+        self._taken.append(key)
+        return self._values.get(key)
+
+    def wrong(self, key: str, wanted: str) -> UsageError:
+        value = self._values.get(key)
+        what = f"{key} is missing" if key not in self._values else f"{key} is {value!r}"
+        return UsageError(f"{self._origin}: {what}", f"write {wanted}")
+
+    def text(self, key: str, *, default: str | None = None) -> str:
+        value = self._take(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str) or not value.strip():
+            raise self.wrong(key, "a text")
+        return value.strip()
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._take(key) or []
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(key, "a list of texts")
+        return tuple(value)
+
+    def one_of(self, key: str, known: tuple[str, ...], *, default: str | None = None) -> str:
+        value = self.text(key, default=default)
+        if value not in known:
+            raise UsageError(f"{self._origin}: {key} is {value!r}", nearest(value, known))
+        return value
+
+    def number(
+        self, key: str, *, low: float = 0.0, high: float = math.inf, needed: bool = True
+    ) -> float | None:
+        value = self._take(key)
+        if value is None and key not in self._values and not needed:
+            return None
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        if not good or not low <= value <= high or not math.isfinite(value):
+            bound = f" to {high:g}" if math.isfinite(high) else " or more"
+            raise self.wrong(key, f"a number of {low:g}{bound}, such as 3.35e+12")
+        return float(value)
+
+    def count(
+        self, key: str, *, low: int = 1, high: int = 2**60, needed: bool = True
+    ) -> int | None:
+        value = self._take(key)
+        if value is None and key not in self._values and not needed:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.wrong(key, f"a whole number from {low} to {high}")
+        return value
+
+    def table(self, key: str) -> dict[str, Any]:
+        value = self._take(key)
+        if value is None and key not in self._values:
+            return {}
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+            raise self.wrong(key, "a mapping")
+        return value
+
+    def tables(self, key: str) -> list[dict[str, Any]]:
+        value = self._take(key)
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.wrong(key, "a list of mappings")
+        return value
+
+    def done(self) -> None:
+        """Refuse the keys that nothing asked for: a misspelt key would be a silent default."""
+        for key in self._values:
+            if key not in self._taken:
+                raise UsageError(
+                    f"{self._origin}: unknown key {key!r}", nearest(str(key), self._taken)
+                )
