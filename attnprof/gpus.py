@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from attnprof.errors import UsageError, nearest
-from attnprof.profile_files import Fields, profile_paths, read_yaml
+from attnprof.fields import Fields
+from attnprof.profiles import find_profile, list_profiles, read_yaml
 
 # What the CUDA runtime keeps of the driver's total before any engine starts, for cards whose
 # visible memory was not logged. The logged ones: A10 0.30, T4 0.40, 3090 0.42, 4090 and H100 0.46,
@@ -58,13 +59,20 @@ def _normal(name: str) -> str:
     return plain
 
 
+def _path(name: str) -> Path:
+    path = find_profile("gpus", name)
+    assert path is not None, "only listed names come here"
+    return path
+
+
 @cache
 def _names() -> dict[str, str]:
     """Every way to write a GPU, normalised, to its profile's name, without parsing the YAML."""
     known: dict[str, str] = {}
     others: list[tuple[str, str]] = []
-    for name, path in profile_paths("gpus").items():
+    for name in list_profiles("gpus"):
         known[_normal(name)] = name
+        path = _path(name)
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.startswith(("matches:", "aliases:", "title:")):
                 listed = line.split(":", 1)[1].strip().strip("[]")
@@ -89,17 +97,17 @@ def gpu_named(name: str) -> Gpu:
     names = _names()
     found = names.get(_normal(name))
     if found is None:
-        known = profile_paths("gpus")
+        known = list_profiles("gpus")
         hint = nearest(_normal(name), [*known, *names])
         if hint.startswith("use one of"):
             hint = f"use one of: {', '.join(known)}"
         raise UsageError(f"unknown GPU {name!r}", hint)
-    return read_gpu(profile_paths("gpus")[found])
+    return read_gpu(_path(found))
 
 
 def all_gpus() -> list[Gpu]:
     """Every GPU profile, the user's own included, by name."""
-    return [read_gpu(path) for _, path in sorted(profile_paths("gpus").items())]
+    return [read_gpu(_path(name)) for name in list_profiles("gpus")]
 
 
 def read_gpu(path: Path) -> Gpu:

@@ -10,12 +10,18 @@ import pytest
 
 from attnprof.errors import UsageError
 from attnprof.gpus import all_gpus, gpu_named, read_gpu
-from attnprof.profile_files import PROFILES_ENV, profile_paths
+from attnprof.profiles import find_profile, list_profiles
 
 GIB = 2**30
 
 
-@pytest.mark.parametrize("name", sorted(profile_paths("gpus")))
+def _t4_text() -> str:
+    path = find_profile("gpus", "t4")
+    assert path is not None
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", list_profiles("gpus"))
 def test_a_shipped_gpu_loads_and_names_its_source(name: str) -> None:
     gpu = gpu_named(name)
     assert gpu.name == name
@@ -75,11 +81,11 @@ def test_a_typo_names_the_nearest_gpu() -> None:
 def test_the_users_own_folder_is_searched_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped = profile_paths("gpus")["t4"].read_text(encoding="utf-8")
+    shipped = _t4_text()
     (tmp_path / "gpus").mkdir()
     mine = re.sub(r"power_w: \d+", "power_w: 42", shipped)
     (tmp_path / "gpus" / "t4.yaml").write_text(mine, encoding="utf-8")
-    monkeypatch.setenv(PROFILES_ENV, str(tmp_path))
+    monkeypatch.setenv("ATTNPROF_PROFILES", str(tmp_path))
     assert gpu_named("t4").power_w == 42
 
 
@@ -97,7 +103,7 @@ def test_the_users_own_folder_is_searched_first(
 def test_a_wrong_profile_is_one_error_that_names_file_key_and_value(
     tmp_path: Path, old: str, new: str, named: str
 ) -> None:
-    shipped = profile_paths("gpus")["t4"].read_text(encoding="utf-8")
+    shipped = _t4_text()
     assert old in shipped
     path = tmp_path / "mine.yaml"
     path.write_text(shipped.replace(old, new), encoding="utf-8")
@@ -108,10 +114,10 @@ def test_a_wrong_profile_is_one_error_that_names_file_key_and_value(
 
 def test_a_binary_or_missing_file_is_a_usage_error(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot read"):
         read_gpu(path)
     path.write_bytes(b"\xff\x00\x01" * 100)
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot read"):
         read_gpu(path)
     path.write_text("- a\n", encoding="utf-8")
     with pytest.raises(UsageError, match="holds no mapping"):

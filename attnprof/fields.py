@@ -1,67 +1,14 @@
-"""Names of profiles into their YAML files, and the files into checked values."""
+"""One mapping's values, each taken once and checked, and named in what goes wrong."""
 
 import math
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from attnprof.errors import UsageError, nearest
 
-PROFILES_ENV = "ATTNPROF_PROFILES"
-MAX_PROFILE_BYTES = 1_000_000
-
-
-def user_folder() -> Path:
-    """The folder whose profiles win over the shipped ones."""
-    if chosen := os.environ.get(PROFILES_ENV):
-        return Path(chosen)
-    from platformdirs import user_config_path
-
-    return user_config_path("attnprof") / "profiles"
-
-
-def shipped_folder() -> Path:
-    """The profiles inside the wheel, or beside the package in a checkout."""
-    package = Path(__file__).parent
-    inside = package / "_profiles"
-    return inside if inside.is_dir() else package.parent / "profiles"
-
-
-def profile_paths(kind: str) -> dict[str, Path]:
-    """The files of one kind (``gpus``, ``engines``, ``prices``) by name, the user's own first."""
-    found: dict[str, Path] = {}
-    for folder in (user_folder(), shipped_folder()):
-        for path in sorted((folder / kind).glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return found
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
-
-    Raises:
-        UsageError: No such file, too large for a profile, not YAML, or not a mapping.
-    """
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        if path.stat().st_size > MAX_PROFILE_BYTES:
-            raise UsageError(f"{path} is larger than any profile", "name a profile's YAML file")
-        found = yaml.load(path.read_text(encoding="utf-8"), loader)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", "name a readable YAML file") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        problem = " ".join(str(error).split())
-        raise UsageError(f"{path} is not YAML: {problem}", "mend the line it names") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{path} holds no mapping", "write lines of key: value")
-    return found
-
 
 class Fields:
-    """The values of one mapping, each taken once, checked, and named in what goes wrong."""
+    """Takes the values of a mapping that came from ``origin``; every refusal names both."""
 
     def __init__(self, values: Mapping[str, Any], origin: str) -> None:
         self._values = values
