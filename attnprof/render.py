@@ -1,0 +1,260 @@
+"""A table -> text: for the terminal, as Markdown, as CSV and as JSON.
+
+What a column shows is said once, in the table. All text is escaped on its way out: names of
+devices, kernels and files come from elsewhere.
+"""
+
+import csv
+import io
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+FORMAT_VERSION = 1
+UNKNOWN = "–"
+_UNLIMITED_WIDTH = 10_000
+_LEAST_SENTENCE_WIDTH = 30
+
+# Control characters, and the invisible ones that reorder or hide text.
+_INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_MARKDOWN_SIGNS = re.compile(r"([\\`*\[\]|~])")
+_MARKDOWN_EDGE_UNDERSCORE = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
+_FORMULA_STARTS = ("=", "+", "-", "@")
+
+
+class OutputFormat(StrEnum):
+    """How a table is written."""
+
+    rich = "rich"
+    json = "json"
+    csv = "csv"
+    markdown = "markdown"
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column shows: a raw key for CSV and JSON, a heading and a format for people.
+
+    ``priority`` 0 is always shown; where a terminal is too narrow, the highest goes first. A
+    column of sentences ``wraps`` before that.
+    """
+
+    key: str
+    heading: str
+    format: Callable[[Any], str] = str
+    align: Literal["left", "right"] = "left"
+    priority: int = 0
+    wraps: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of raw values by column key. ``alarming`` says which rows are shown in red."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Mapping[str, Any], ...]
+    notes: tuple[str, ...] = ()
+    alarming: Callable[[Mapping[str, Any]], bool] | None = None
+
+
+def show(
+    tables: Table | Sequence[Table], output_format: OutputFormat, stream: TextIO | None = None
+) -> None:
+    """Write ``tables``, and nothing else, to ``stream`` or standard output."""
+    given = [tables] if isinstance(tables, Table) else list(tables)
+    to = stream or sys.stdout
+    match output_format:
+        case OutputFormat.rich:
+            written = "\n".join(terminal_text(table, to) for table in given)
+        case OutputFormat.json:
+            written = json_text(given)
+        case OutputFormat.csv:
+            written = "\n".join(csv_text(table) for table in given)
+        case OutputFormat.markdown:
+            written = "\n".join(markdown_text(table) for table in given)
+    encoding = getattr(to, "encoding", None) or "utf-8"
+    to.write(written.encode(encoding, "replace").decode(encoding))
+
+
+def plain(text: str) -> str:
+    """``text`` in one line that cannot steer a terminal.
+
+    >>> plain("a\\tb\\x1b[31mc")
+    'a b\ufffd[31mc'
+    """
+    return _INVISIBLE.sub(lambda found: " " if found[0] in "\t\n\r" else "\ufffd", text)
+
+
+def cell(column: Column, row: Mapping[str, Any]) -> str:
+    """What people see of one value; an unknown one is ``–``."""
+    value = row.get(column.key)
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return UNKNOWN
+    return plain(column.format(value))
+
+
+def terminal_text(table: Table, stream: TextIO, width: int | None = None) -> str:
+    """The table as wide as the terminal allows; what it has no room for is said below it.
+
+    Into a pipe or a file no column is left out, unless ``COLUMNS`` says how wide it may be.
+    """
+    from rich.console import Console
+
+    is_terminal = stream.isatty()
+    if width is None and not is_terminal and not os.environ.get("COLUMNS", "").isdigit():
+        width = _UNLIMITED_WIDTH
+    console = Console(
+        file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
+    )
+    kept = list(table.columns)
+    while _is_too_wide(_rich_table(table, kept, wrap_at=_LEAST_SENTENCE_WIDTH), console):
+        droppable = [column for column in kept if column.priority > 0]
+        if not droppable:
+            break
+        kept.remove(max(reversed(droppable), key=lambda column: column.priority))
+    left_out = [column.heading for column in table.columns if column not in kept]
+    with console.capture() as captured:
+        console.print(plain(table.title), style="bold")
+        console.print(_rich_table(table, kept) if table.rows else "nothing to show")
+        for note in table.notes:
+            console.print(plain(note), style="dim")
+        if left_out:
+            console.print(
+                f"no room for: {', '.join(left_out)} (a wider terminal or --format csv shows them)",
+                style="dim",
+            )
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def _rich_table(table: Table, columns: Sequence[Column], wrap_at: int | None = None) -> "RichTable":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    made = RichTable(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="bold")
+    some_wrap = any(column.wraps for column in columns)
+    for column in columns:
+        made.add_column(
+            Text(column.heading),
+            justify=column.align,
+            overflow="fold",
+            no_wrap=some_wrap and not column.wraps,
+            max_width=wrap_at if column.wraps else None,
+        )
+    for row in table.rows:
+        is_alarming = table.alarming is not None and table.alarming(row)
+        made.add_row(
+            *(Text(cell(column, row)) for column in columns), style="red" if is_alarming else None
+        )
+    return made
+
+
+def _is_too_wide(table: "RichTable", console: "Console") -> bool:
+    from rich.measure import Measurement
+
+    unlimited = console.options.update(max_width=_UNLIMITED_WIDTH)
+    return Measurement.get(console, unlimited, table).maximum > console.width
+
+
+def markdown_escaped(text: str) -> str:
+    """``text`` in one line that Markdown shows as it is, in a table's cell too.
+
+    >>> markdown_escaped("a|b <i> kv_len _x_")
+    'a\\\\|b &lt;i&gt; kv_len \\\\_x\\\\_'
+    """
+    escaped = _MARKDOWN_SIGNS.sub(r"\\\1", plain(text))
+    escaped = _MARKDOWN_EDGE_UNDERSCORE.sub(r"\\_", escaped)
+    escaped = escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escaped.replace("://", "&#58;//")
+
+
+def markdown_text(table: Table, level: int = 3) -> str:
+    """The table as GitHub renders it, under a heading of ``level``."""
+    lines = [f"{'#' * level} {markdown_escaped(table.title)}", ""]
+    if table.rows:
+        rules = ["---:" if column.align == "right" else ":---" for column in table.columns]
+        lines.append(_markdown_row([markdown_escaped(column.heading) for column in table.columns]))
+        lines.append(_markdown_row(rules))
+        for row in table.rows:
+            lines.append(
+                _markdown_row([markdown_escaped(cell(column, row)) for column in table.columns])
+            )
+    else:
+        lines.append("Nothing to show.")
+    for note in table.notes:
+        lines += ["", markdown_escaped(note)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def csv_text(table: Table) -> str:
+    """Raw values under raw keys; an unknown one is an empty cell."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([column.key for column in table.columns])
+    for row in table.rows:
+        writer.writerow([csv_value(row.get(column.key)) for column in table.columns])
+    return out.getvalue()
+
+
+def csv_value(value: Any) -> str:
+    """One value for CSV: numbers in full, lists joined, text that no spreadsheet computes.
+
+    >>> [csv_value(value) for value in (None, 0.1, -2, True, ["noisy", "contended"], "=1+1")]
+    ['', '0.1', '-2', 'true', 'noisy contended', "'=1+1"]
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, int | float):
+        return repr(value)
+    words = value if isinstance(value, list | tuple) else [value]
+    text = plain(" ".join(str(word) for word in words))
+    return f"'{text}" if text.lstrip().startswith(_FORMULA_STARTS) else text
+
+
+def json_text(tables: Sequence[Table]) -> str:
+    """A versioned document of raw values; an unknown one is null."""
+    document = {
+        "format": FORMAT_VERSION,
+        "tables": [
+            {
+                "name": table.name,
+                "title": table.title,
+                "rows": [
+                    {column.key: row.get(column.key) for column in table.columns}
+                    for row in table.rows
+                ],
+                "notes": list(table.notes),
+            }
+            for table in tables
+        ],
+    }
+    return json.dumps(without_nan(document), indent=2) + "\n"
+
+
+def without_nan(value: Any) -> Any:
+    """``value`` as JSON may hold it: NaN and infinity, which JSON lacks, become None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return value
