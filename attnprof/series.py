@@ -1,0 +1,263 @@
+"""Records -> series: measurements that differ in one length or one count, and how they are called.
+
+A record is the plain dictionary of one line of ``records.jsonl``.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.regression import median_interval, relative_sd
+from attnprof.units import tokens
+
+Record = Mapping[str, Any]
+
+# All that tells two workloads apart, lengths excepted.
+IDENTITY = (
+    "scope", "phase", "attention", "variant", "window_len", "position", "kv_cache", "backend",
+    "device", "dtype", "kv_dtype", "batch_size", "num_q_heads", "num_kv_heads", "head_dim",
+    "num_layers", "cache_regime", "start_len",
+)  # fmt: skip
+LENGTHS = ("q_len", "kv_len")
+# Counts that a sweep may vary alone, and what one more of each is called in a coefficient.
+COUNTS = {
+    "batch_size": "sequence",
+    "num_layers": "layer",
+    "num_q_heads": "head",
+    "num_kv_heads": "kv_head",
+    "head_dim": "element",
+}
+UNIT_OF_AXIS = {"seq_len": "token", "kv_len": "token", **COUNTS}
+LEAST_COUNTS = 3  # values of a count that make a series; of a length, two do
+BYTES_SD = 1e-4  # bytes are counted, not timed
+_GROWTH_BINS = 8
+_SHORT_DTYPES = {
+    "float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16",
+    "float8_e4m3fn": "fp8", "float8_e5m2": "e5m2",
+}  # fmt: skip
+_USUAL = {"scope": "op", "attention": "self", "position": "none", "cache_regime": "warm"}
+
+
+@dataclass(frozen=True)
+class Series:
+    """One quantity along one axis, everything else equal."""
+
+    name: str
+    axis: str
+    quantity: str  # latency, peak_memory
+    clock: str | None  # wall or cpu; None for bytes
+    where: dict[str, Any]
+    n: tuple[int, ...]
+    values: tuple[float, ...]
+    sd: tuple[float, ...]  # as a share of the value
+    records: tuple[Record, ...]
+
+    @property
+    def degree(self) -> int:
+        """Highest power of n that attention's work has along this axis."""
+        return 2 if self.axis == "seq_len" else 1
+
+
+def is_ok(record: Record) -> bool:
+    return record.get("status") == "ok"
+
+
+def positive(value: Any) -> float | None:
+    """``value`` as a float when it is a finite number above zero, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and value > 0 else None
+
+
+def varying_keys(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
+    """For each phase, the keys of the identity that take more than one value in it."""
+    phases = dict.fromkeys(str(record.get("phase")) for record in records)
+    found: dict[str, tuple[str, ...]] = {}
+    for phase in phases:
+        mine = [record for record in records if str(record.get("phase")) == phase]
+        found[phase] = tuple(
+            key for key in IDENTITY if len({_hashable(record.get(key)) for record in mine}) > 1
+        )
+    return found
+
+
+def label(record: Record, varying: Mapping[str, Sequence[str]], *, without: str = "") -> str:
+    """A short name: phase, backend, what else varies in this run, and the length.
+
+    Args:
+        without: The axis that is left out, with its number.
+    """
+    shown = varying.get(str(record.get("phase")), IDENTITY)
+    words = [str(record.get("phase")), str(record.get("backend"))]
+    words += [
+        word for key in shown if key != without and (word := _word(key, record)) not in ("", None)
+    ]
+    if without not in ("seq_len", "kv_len"):
+        q_len, kv_len = record.get("q_len"), record.get("kv_len")
+        prefix = f"q{tokens(q_len)} " if q_len not in (1, None, kv_len) else ""
+        words.append(prefix + tokens(kv_len))
+    return " ".join(words)
+
+
+def _word(key: str, record: Record) -> str:
+    """What the label says of one key; ``""`` where the phase and backend have said it."""
+    value = record.get(key)
+    if value is None or value == _USUAL.get(key) or key in ("phase", "backend", "window_len"):
+        return ""
+    match key:
+        case "variant":
+            window_len = record.get("window_len")
+            return f"window {tokens(window_len)}" if value == "sliding" else str(value)
+        case "dtype":
+            return _SHORT_DTYPES.get(value, str(value))
+        case "kv_dtype":
+            same = value == record.get("dtype")
+            return "" if same else f"kv-{_SHORT_DTYPES.get(value, str(value))}"
+        case "start_len":
+            return f"from {tokens(value)}"
+        case "kv_cache":
+            return "" if value == "none" else str(value)
+        case _ if key in _PREFIXES:
+            return f"{_PREFIXES[key]}{value}"
+        case _:
+            return str(value)
+
+
+_PREFIXES = {
+    "batch_size": "b", "num_q_heads": "h", "num_kv_heads": "kv", "head_dim": "d", "num_layers": "l",
+}  # fmt: skip
+
+
+def what_is_common(records: Sequence[Record]) -> list[str]:
+    """For each phase, in words, what all its workloads share."""
+    varying = varying_keys(records)
+    said = []
+    for phase, keys in varying.items():
+        one = next(record for record in records if str(record.get("phase")) == phase)
+        words = [_word(key, one) for key in IDENTITY if key not in keys and key != "device"]
+        said.append(f"{phase}: {', '.join(word for word in words if word)}")
+    return said
+
+
+def _hashable(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)
+
+
+def group_series(records: Sequence[Record]) -> list[Series]:
+    """All series that the good records hold, latency before memory, lengths before counts."""
+    good = [record for record in records if is_ok(record)]
+    varying = varying_keys(records)
+    found: list[Series] = []
+    for quantity in ("latency", "peak_memory"):
+        timed = [record for record in good if record.get("phase") != "kv-growth"]
+        for axis in (None, *COUNTS):
+            for group in _groups(timed, axis):
+                found += _series_of(group, axis, quantity, varying)
+    found += [
+        series
+        for record in good
+        if record.get("phase") == "kv-growth" and (series := _growth_series(record, varying))
+    ]
+    return found
+
+
+def _groups(records: Iterable[Record], axis: str | None) -> list[list[Record]]:
+    """Records equal in all but ``axis``; None stands for the length."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        names = IDENTITY if axis is None else (*IDENTITY, *LENGTHS)
+        key = {name: _hashable(record.get(name)) for name in names if name != axis}
+        if axis == "num_q_heads" and record.get("num_kv_heads") == record.get("num_q_heads"):
+            key["num_kv_heads"] = "one a query head"
+        groups.setdefault(tuple(key.items()), []).append(record)
+    return list(groups.values())
+
+
+def _series_of(
+    group: Sequence[Record], axis: str | None, quantity: str, varying: Mapping[str, Sequence[str]]
+) -> list[Series]:
+    length_key = "kv_len"
+    key = axis or length_key
+    by_n = {int(record[key]): record for record in group if positive(record.get(key))}
+    rows = [by_n[n] for n in sorted(by_n)]
+    clock = _common_clock(rows) if quantity == "latency" else None
+    points = [
+        (int(row[key]), *point, row)
+        for row in rows
+        if (point := _latency(row, clock) if clock else _peak(row)) is not None
+    ]
+    if len(points) < (LEAST_COUNTS if axis else 2):
+        return []
+    first = points[0][3]
+    is_prefill = first.get("q_len") == first.get("kv_len")
+    named = axis or ("seq_len" if is_prefill else length_key)
+    fixed = [*IDENTITY, *(LENGTHS if axis else () if is_prefill else ("q_len",))]
+    return [
+        Series(
+            name=label(first, varying, without=named),
+            axis=named,
+            quantity=quantity,
+            clock=clock,
+            where={name: first.get(name) for name in fixed if name != axis},
+            n=tuple(point[0] for point in points),
+            values=tuple(point[1] for point in points),
+            sd=tuple(point[2] for point in points),
+            records=tuple(point[3] for point in points),
+        )
+    ]
+
+
+def _common_clock(rows: Sequence[Record]) -> str:
+    """One clock for all rows: CPU time as soon as one row was disturbed, where all have it."""
+    disturbed = any(
+        row.get("clock") == "cpu" or "contended" in (row.get("flags") or ()) for row in rows
+    )
+    return "cpu" if disturbed and all(positive(row.get("median_cpu_s")) for row in rows) else "wall"
+
+
+def _latency(row: Record, clock: str | None) -> tuple[float, float] | None:
+    """Median on ``clock`` and its standard deviation as a share of it."""
+    if row.get("clock", "wall") == clock:
+        value = positive(row.get("median_s"))
+        low, high = row.get("median_low_s"), row.get("median_high_s")
+    else:
+        value = positive(row.get("median_cpu_s" if clock == "cpu" else "median_wall_s"))
+        samples = row.get("samples_cpu_s" if clock == "cpu" else "samples_s") or ()
+        interval = median_interval(samples) if samples else None
+        low, high = (interval.low, interval.high) if interval else (None, None)
+    return None if value is None else (value, relative_sd(value, low, high))
+
+
+def _peak(row: Record) -> tuple[float, float] | None:
+    value = positive(row.get("peak_activation_bytes"))
+    return None if value is None else (value, BYTES_SD)
+
+
+def _growth_series(record: Record, varying: Mapping[str, Sequence[str]]) -> Series | None:
+    """Time of a step against the length of the cache, as medians over stretches of steps."""
+    growth = [point for point in record.get("growth") or () if positive(point.get("wall_s"))]
+    if len(growth) < 3 * _GROWTH_BINS:
+        return None
+    on_cpu = _common_clock([record]) == "cpu" and all(positive(p.get("cpu_s")) for p in growth)
+    key = "cpu_s" if on_cpu else "wall_s"
+    edges = [len(growth) * i // _GROWTH_BINS for i in range(_GROWTH_BINS + 1)]
+    n, values, sd = [], [], []
+    for start, stop in itertools.pairwise(edges):
+        stretch = growth[start:stop]
+        middle = median_interval([float(point[key]) for point in stretch])
+        n.append(round(sum(point["kv_len"] for point in stretch) / len(stretch)))
+        values.append(middle.value)
+        sd.append(relative_sd(middle.value, middle.low, middle.high))
+    return Series(
+        name=label(record, varying, without="kv_len"),
+        axis="kv_len",
+        quantity="latency",
+        clock="cpu" if on_cpu else "wall",
+        where={name: record.get(name) for name in (*IDENTITY, "q_len")},
+        n=tuple(n),
+        values=tuple(values),
+        sd=tuple(sd),
+        records=(record,),
+    )
