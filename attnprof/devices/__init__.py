@@ -1,0 +1,64 @@
+"""Hardware with a clock, found by name; each is imported only when it is asked for."""
+
+import importlib.util
+from typing import Any
+
+from attnprof.devices.base import Device
+from attnprof.errors import CannotMeasureError, UsageError, nearest
+
+DEVICES = ("auto", "cpu", "cuda", "rocm", "mps", "xpu", "synthetic")
+
+
+def open_device(name: str, threads: int | None = None, **settings: Any) -> Device:
+    """The device called ``name``, ready to build workloads.
+
+    Args:
+        name: ``auto`` (an accelerator if there is one, else the CPU), ``cpu``, ``cuda``,
+            ``cuda:1``, ``rocm``, ``mps``, ``xpu``, or ``synthetic?noise=0.02&memory=8GiB``.
+        threads: Of the CPU; None for as many as can run at once.
+        settings: Of the device, such as ``mode`` for CUDA.
+
+    Raises:
+        UsageError: No such kind of device.
+        CannotMeasureError: The device is not there, or torch is not.
+    """
+    kind = name.split("?")[0].split(":")[0]
+    if kind not in DEVICES:
+        raise UsageError(f"unknown device {name!r}", nearest(kind, DEVICES))
+    if kind == "synthetic":
+        from attnprof.devices.synthetic import open_synthetic
+
+        return open_synthetic(name)
+    if importlib.util.find_spec("torch") is None:
+        raise CannotMeasureError(
+            f"torch is not installed, and {kind} is measured with it",
+            "pip install 'attnprof[torch]', or use --device synthetic",
+        )
+    if kind == "auto":
+        return open_device(_best_kind(), threads, **settings)
+    if kind in ("cuda", "rocm"):
+        from attnprof.devices.cuda import open_cuda
+
+        return open_cuda(name, settings)
+    if kind == "mps":
+        from attnprof.devices.mps import open_mps
+
+        return open_mps()
+    if kind == "xpu":
+        from attnprof.devices.xpu import open_xpu
+
+        return open_xpu(name)
+    from attnprof.devices.cpu import CpuDevice
+
+    return CpuDevice(threads=threads, **settings)
+
+
+def _best_kind() -> str:
+    """The first accelerator that torch can use here, else the CPU."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if torch.backends.mps.is_available():
+        return "mps"
+    return "xpu" if torch.xpu.is_available() else "cpu"

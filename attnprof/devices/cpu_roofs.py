@@ -1,0 +1,118 @@
+"""What the CPU is, and how fast it copies and multiplies: facts, roofs and rulers."""
+
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attnprof.devices import cpu_meters
+from attnprof.devices.environment import (
+    logical_cores,
+    physical_cores,
+    quota_cores,
+    recorded_environment,
+)
+
+COPY_REPEATS = 5
+MATMUL_SIZE = 1024
+MATMUL_LIMIT_S = 0.4  # by dtype, so that two of them stay under a second
+RULER_SIZE = 384
+RULER_BYTES = 2**22
+
+
+def cpu_facts(threads: int) -> dict[str, Any]:
+    """The processor, its memory, and all of the software that moves its numbers."""
+    return {
+        "name": cpu_meters.cpu_name(),
+        "memory_bytes": cpu_meters.total_bytes(),
+        "physical_cores": physical_cores(),
+        "logical_cores": logical_cores(),
+        "quota_cores": quota_cores(),
+        "threads": threads,
+        "l2_bytes": cpu_meters.cache_bytes(2),
+        "l3_bytes": cpu_meters.cache_bytes(3),
+        "governor": cpu_meters.governor(),
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "libc": " ".join(platform.libc_ver()).strip() or None,
+        "torch": torch.__version__,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "torch_parallel": _parallel_info(),
+        "environment": recorded_environment(),
+    }
+
+
+def _parallel_info() -> str:
+    """The libraries that do the work, as torch names them, in one line."""
+    wanted = ("OpenMP", "Intel(R) oneAPI", "Intel(R) MKL-DNN", "ATen parallel backend")
+    lines = [line.strip() for line in torch.__config__.parallel_info().splitlines()]
+    return "; ".join(line for line in lines if line.startswith(wanted))
+
+
+def cpu_ceilings(dtypes: tuple[str, ...], cpu_clock: Callable[[], int]) -> dict[str, Any]:
+    """The two roofs, by the wall and by CPU second; the best of several, warm.
+
+    A copy between buffers that no cache holds, its reads and its writes both counted, and a square
+    matrix product in each dtype.
+    """
+    l3_bytes = cpu_meters.cache_bytes(3) or 32 * 2**20
+    num_bytes = min(4 * l3_bytes, (cpu_meters.available_bytes() or 2**30) // 8)
+    source = torch.ones(num_bytes // 4)
+    target = torch.empty_like(source)
+    copy = _best(lambda: target.copy_(source), COPY_REPEATS, MATMUL_LIMIT_S, cpu_clock)
+    moved = 2 * source.nbytes
+    matmul = {}
+    for dtype in dtypes:
+        rate = _matmul_rate(dtype, cpu_clock)
+        if rate is not None:
+            matmul[dtype] = rate
+    return {
+        "copy_bytes_per_s": moved / copy[0],
+        "copy_bytes_per_cpu_s": moved / copy[1],
+        "matmul": matmul,
+    }
+
+
+def _matmul_rate(dtype: str, cpu_clock: Callable[[], int]) -> dict[str, float] | None:
+    size = MATMUL_SIZE
+    try:
+        left = torch.randn(size, size).to(getattr(torch, dtype))
+        right = torch.randn(size, size).to(getattr(torch, dtype))
+        out = left @ right
+    except RuntimeError:  # torch cannot multiply this dtype here
+        return None
+    wall_s, cpu_s = _best(lambda: torch.matmul(left, right, out=out), 10, MATMUL_LIMIT_S, cpu_clock)
+    flops = 2 * size**3
+    return {"flops_per_s": flops / wall_s, "flops_per_cpu_s": flops / cpu_s}
+
+
+def _best(
+    call: Callable[[], object], repeats: int, limit_s: float, cpu_clock: Callable[[], int]
+) -> tuple[float, float]:
+    """The least wall seconds and the least CPU seconds of several calls, the first left out."""
+    call()
+    started = time.perf_counter()
+    wall: list[float] = []
+    cpu: list[float] = []
+    while not wall or (len(wall) < repeats and time.perf_counter() - started < limit_s):
+        cpu_ns, wall_ns = cpu_clock(), time.perf_counter_ns()
+        call()
+        wall.append((time.perf_counter_ns() - wall_ns) / 1e9)
+        cpu.append((cpu_clock() - cpu_ns) / 1e9)
+    return min(wall), min(cpu)
+
+
+def cpu_rulers() -> dict[str, float]:
+    """Seconds that a fixed matrix product and a fixed copy take now, a few milliseconds in all.
+
+    By the wall, the better of two: they show how much of the machine is ours.
+    """
+    left = torch.ones(RULER_SIZE, RULER_SIZE)
+    out = torch.empty_like(left)
+    source = torch.ones(RULER_BYTES // 4)
+    target = torch.empty_like(source)
+    matmul_s, _ = _best(lambda: torch.mm(left, left, out=out), 2, 1.0, time.process_time_ns)
+    copy_s, _ = _best(lambda: target.copy_(source), 2, 1.0, time.process_time_ns)
+    return {"matmul_s": matmul_s, "copy_s": copy_s}
