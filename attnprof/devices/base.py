@@ -20,6 +20,7 @@ class Samples:
 
     wall_s: tuple[float, ...]
     cpu_s: tuple[float, ...] = ()  # CPU seconds of all threads; empty where there is no such clock
+    host_s: tuple[float, ...] = ()  # what a caller waits for, where wall_s is the device's time
     run_delay_s: tuple[float, ...] = ()  # time that threads were ready but not run, per call
     minor_faults: tuple[float, ...] = ()  # page faults per call
     cycles: tuple[float, ...] = ()  # time × clock on devices whose clock moves
@@ -59,6 +60,7 @@ class Memory:
     weight_bytes: int = 0
     peak_rss_bytes: int | None = None
     reserved_bytes: int | None = None
+    process_bytes: int | None = None  # on the device by its driver, contexts and libraries included
     flags: tuple[str, ...] = ()
 
 
@@ -79,7 +81,7 @@ class Energy:
     joules_per_call: float
     window_s: float
     idle_w: float | None
-    source: str  # nvml, zeus, rapl
+    source: str  # nvml, amdsmi, rapl: whose counter
 
 
 class Cell(Protocol):
