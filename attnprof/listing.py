@@ -1,0 +1,145 @@
+"""Plans, findings and profiles -> the tables that show them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnprof import units
+from attnprof.backends.support import BACKENDS, Backend
+from attnprof.doctor import Spread
+from attnprof.forecast import Forecast
+from attnprof.grid import Skipped
+from attnprof.machine import Finding
+from attnprof.render import Column, Table
+
+
+def plan_table(
+    name: str, forecasts: Sequence[Forecast], skipped: Sequence[Skipped], roofs: str
+) -> Table:
+    """The workloads that a sweep would run, with what theory says of each."""
+    rows: list[dict[str, Any]] = [
+        {
+            "workload_id": forecast.workload.workload_id,
+            "flops": forecast.flops,
+            "bytes_moved": forecast.bytes_moved,
+            "held_bytes": forecast.held_bytes,
+            "theory_peak_activation_bytes": forecast.peak_activation_bytes,
+            "call_s": None if forecast.problem else forecast.call_s,
+            "problem": forecast.problem or "",
+        }
+        for forecast in forecasts
+    ]
+    rows.sort(key=lambda row: not row["problem"])
+    notes = [f"Time of a call: a guess, from {roofs}."]
+    notes += [f"Left out: {skip.what}: {skip.reason}." for skip in skipped]
+    return Table(
+        name="plan",
+        title=f"Plan of sweep '{name}'",
+        columns=(
+            Column("workload_id", "Workload"),
+            Column("flops", "FLOP", lambda flops: units.rate(flops, "FLOP"), "right", 3),
+            Column("bytes_moved", "Moves", units.capacity, "right", 4),
+            Column("held_bytes", "Holds", units.capacity, "right", 2),
+            Column("theory_peak_activation_bytes", "Peak activation", units.capacity, "right", 2),
+            Column("call_s", "A call", units.seconds, "right", 1),
+            Column("problem", "Will not run because", priority=0, wraps=True),
+        ),
+        rows=tuple(rows),
+        notes=tuple(notes),
+        alarming=lambda row: bool(row["problem"]),
+    )
+
+
+def findings_table(findings: Sequence[Finding]) -> Table:
+    """What the doctor saw of this computer, what disturbs first."""
+    order = {"disturbs": 0, "missing": 1, "unknown": 2, "ok": 3}
+    return Table(
+        name="machine",
+        title="This machine",
+        columns=(
+            Column("what", "What"),
+            Column("found", "Found"),
+            Column("verdict", "Verdict"),
+            Column("advice", "What would help", wraps=True),
+        ),
+        rows=tuple(
+            vars(finding)
+            for finding in sorted(findings, key=lambda finding: order[finding.verdict])
+        ),
+        alarming=lambda row: row["verdict"] == "disturbs",
+    )
+
+
+def spreads_table(spreads: Sequence[Spread], num_launches: int) -> Table:
+    """The self-test: how far launches of identical code lie apart, by workload and clock."""
+    return Table(
+        name="self_test",
+        title=f"Self-test: {num_launches} launches of identical code",
+        columns=(
+            Column("workload_id", "Workload"),
+            Column("clock", "Clock"),
+            Column("median_s", "Median", units.seconds, "right", 1),
+            Column("sd", "Spread", units.percent, "right"),
+            Column("false_alarm_share", "Looks 5 % slower", units.percent, "right"),
+            Column("detectable_ratio", "A gate would see", lambda ratio: f"{ratio:.3f}×", "right"),
+        ),
+        rows=tuple(
+            {
+                "workload_id": spread.workload_id,
+                "clock": spread.clock,
+                "median_s": sorted(spread.medians_s)[len(spread.medians_s) // 2],
+                "sd": spread.sd,
+                "false_alarm_share": spread.false_alarm_share,
+                "detectable_ratio": spread.detectable_ratio,
+            }
+            for spread in spreads
+        ),
+        notes=(
+            "Spread: standard deviation of the log of the launches' medians. Looks 5 % slower: how "
+            "often one launch against one would say so. A gate would see: the smallest slowdown "
+            "found four times in five with 15 launches a side.",
+        ),
+    )
+
+
+def _where(backend: Backend) -> str:
+    return "; ".join(f"{kind}: {', '.join(dtypes)}" for kind, dtypes in backend.dtypes.items())
+
+
+def backends_table() -> Table:
+    """What each backend computes, where, and whether it can be loaded here."""
+    return Table(
+        name="backends",
+        title="Backends",
+        columns=(
+            Column("name", "Backend"),
+            Column("summary", "What it is", wraps=True),
+            Column("where", "Runs on, with", wraps=True),
+            Column("window", "Sliding window", priority=2),
+            Column("gqa", "Shares KV heads", priority=1),
+            Column("installed", "Installed", priority=1),
+        ),
+        rows=tuple(
+            {
+                "name": backend.name,
+                "summary": backend.summary,
+                "where": _where(backend),
+                "window": ", ".join(backend.masked_on) or "no",
+                "gqa": "yes" if backend.shares_kv_heads else "no",
+                "installed": "yes" if backend.installed else f"pip install {backend.package}",
+            }
+            for backend in BACKENDS.values()
+        ),
+    )
+
+
+def profiles_table(kind: str, profiles: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Names and descriptions of a kind's profiles."""
+    return Table(
+        name=kind,
+        title=kind.capitalize(),
+        columns=(Column("name", "Name"), Column("description", "What it is", wraps=True)),
+        rows=tuple(
+            {"name": name, "description": str(content.get("description", ""))}
+            for name, content in profiles.items()
+        ),
+    )

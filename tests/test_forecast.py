@@ -1,0 +1,58 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnprof import forecast as planning
+from attnprof.forecast import assumed_ceilings, forecast, remember_ceilings, remembered_ceilings
+from attnprof.workload import Workload
+
+PREFILL = Workload(backend="flash", q_len=1024, kv_len=1024)
+DECODE = replace(PREFILL, phase="decode", q_len=1, kv_cache="static")
+CEILINGS = assumed_ceilings("cpu", 2)
+
+
+def call_s(workload: Workload) -> float:
+    return forecast([workload], "cpu", 2, CEILINGS, None)[0].call_s
+
+
+def test_longer_wider_and_deeper_workloads_are_expected_to_take_longer() -> None:
+    for change in ({"q_len": 2048, "kv_len": 2048}, {"num_q_heads": 16}, {"num_layers": 2}):
+        assert call_s(Workload.from_json(PREFILL.to_json() | change)) > 1.5 * call_s(PREFILL)
+
+
+def test_a_growth_is_as_long_as_its_steps() -> None:
+    growth = replace(DECODE, phase="kv-growth", start_len=24)
+    step = replace(DECODE, kv_len=(25 + 1024) // 2)
+    assert call_s(growth) == pytest.approx(1000 * call_s(step))
+
+
+def test_what_cannot_fit_or_run_is_named_before_it_is_run() -> None:
+    small, large, foreign = forecast(
+        [PREFILL, replace(PREFILL, batch_size=4096), replace(PREFILL, backend="cudnn")],
+        "cpu",
+        2,
+        CEILINGS,
+        2**30,
+    )
+    assert small.problem is None
+    assert large.problem is not None
+    assert "needs 3" in large.problem
+    assert "1,073,741,824 are free" in large.problem
+    assert foreign.problem == "cudnn does not run on cpu"
+
+
+def test_a_dtype_that_was_never_multiplied_is_planned_at_float32s_rate() -> None:
+    assert call_s(replace(PREFILL, dtype="bfloat16")) > 0
+
+
+def test_measured_ceilings_serve_the_next_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_ceilings_file", lambda: tmp_path / "deep" / "ceilings.json")
+    assert remembered_ceilings("cpu", 2) is None
+    remember_ceilings("cpu", 2, CEILINGS)
+    remember_ceilings("cuda", 1, {})
+    assert remembered_ceilings("cpu", 2) == CEILINGS
+    (tmp_path / "deep" / "ceilings.json").write_text("[1,")
+    assert remembered_ceilings("cpu", 2) is None
