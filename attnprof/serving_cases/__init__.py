@@ -1,0 +1,1 @@
+"""Serving cases: what real engines logged, held against what is predicted here."""

@@ -1,0 +1,169 @@
+"""A line of the serving cases -> a deployment, with what the line leaves open kept open."""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnprof.engines.base import GIB, Deployment
+from attnprof.engines.profile import engine_named, version_of_date
+from attnprof.errors import UsageError
+from attnprof.gpus import Gpu, gpu_named
+from attnprof.serving_cases.model import model_of_case
+
+FAMILIES = {
+    "vLLM V0": "vllm", "vLLM V1": "vllm", "SGLang": "sglang", "TensorRT-LLM": "tensorrt-llm",
+    "llama.cpp family": "llama-cpp", "Ollama": "ollama",
+}  # fmt: skip
+LAST_V0 = "0.7.9"
+UNKNOWN_TOTAL_BYTES = 24 * GIB
+
+
+@dataclass(frozen=True)
+class Case:
+    """One logged deployment: the line, and what is deployed as far as it says."""
+
+    row: dict[str, Any]
+    deployment: Deployment
+    total_is_known: bool
+    version_is_known: bool
+
+    @property
+    def id(self) -> str:
+        return str(self.row["id"])
+
+    @property
+    def reported(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.row["reported"]
+        return found
+
+    def number(self, *keys: str) -> float | None:
+        """The first of ``keys`` that the log gave as a number."""
+        for key in keys:
+            value = self.reported.get(key)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return float(value)
+        return None
+
+
+def setting(settings: dict[str, Any], *keys: str) -> float | None:
+    """The number that a setting holds, in front of what a reader added to it.
+
+    >>> setting({"gpu_memory_utilization": "default 0.9"}, "gpu_memory_utilization")
+    0.9
+    >>> setting({"max_model_len": "8192 (implied)"}, "max_model_len")
+    8192.0
+    """
+    for key in keys:
+        value = settings.get(key)
+        if isinstance(value, bool):
+            continue
+        if isinstance(value, int | float):
+            return float(value)
+        if isinstance(value, str) and (found := re.search(r"\d+(?:\.\d+)?", value)):
+            return float(found[0])
+    return None
+
+
+def _whole(settings: dict[str, Any], *keys: str) -> int | None:
+    found = setting(settings, *keys)
+    return None if found is None else int(found)
+
+
+def gpu_of(text: str) -> Gpu | None:
+    """The GPU that a line names, None when it names none or only describes it.
+
+    >>> gpu_of("H100 80GB").name, gpu_of("24 GB card")
+    ('h100-sxm', None)
+    """
+    if "unstated" in text or "not certain" in text:
+        return None
+    plain = re.sub(r"\(.*?\)|\bx\s*\d+\b|^\d+\s*x\s*|^NVIDIA ", "", text).strip()
+    tries = [plain, re.sub(r"\s*\d+\s*GB$", "", plain), plain.split(",")[0]]
+    for name in tries:
+        try:
+            return gpu_named(name)
+        except UsageError:
+            continue
+    return None
+
+
+def engine_version(row: dict[str, Any]) -> tuple[str, bool]:
+    """The version to assume, and whether the line states one.
+
+    A date stands for what was newest then, and the late V0 of a release that already had V1 for
+    the last V0.
+    """
+    kind, text = FAMILIES.get(row["engine_family"], ""), str(row["engine_version"])
+    dated = re.search(r"(20\d\d)(?:-(\d\d))?", text)
+    number = re.search(r"(\d+\.\d+(?:\.\d+)?)", text)
+    if dated is not None and (number is None or kind == "llama-cpp"):
+        month = f"{dated[1]}-{dated[2]}" if dated[2] else dated[1]
+        if kind == "llama-cpp":
+            return month.replace("-0", ".").replace("-", "."), True
+        found, known = version_of_date(kind, month) or "", bool(dated[2])
+    elif number is not None:
+        found, known = number[1], True
+    else:
+        found, known = "", False
+    if re.match(r"0\.2x", text):
+        found, known = "0.21", False
+    if row["engine_family"] == "vLLM V0" and (not found or _tuple(found) >= (0, 8)):
+        return LAST_V0, known
+    if row["engine_family"] == "vLLM V1" and found and _tuple(found) < (0, 8):
+        return "0.8", known
+    return found, known
+
+
+def _tuple(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def case_of(row: dict[str, Any]) -> Case | None:
+    """The case in a line; None for engines and models that are not described."""
+    kind = FAMILIES.get(str(row.get("engine_family")))
+    if row["engine_family"] == "LMDeploy/TGI":
+        kind = "tgi" if row["engine"] == "TGI" else "lmdeploy"
+    config = row.get("config") or {}
+    if kind is None or not config.get("num_hidden_layers"):
+        return None
+    settings = row.get("settings") or {}
+    version, is_known = engine_version(row)
+    engine = engine_named(f"{kind}@{version}" if version else kind)
+    gpu = gpu_of(str(row.get("gpu") or ""))
+    if re.search(r"Metal|TPU", str(row["engine"])):  # plugins that plan windows as full attention
+        engine = replace(engine, constants={**engine.constants, "hybrid_groups": False})
+    total = row.get("gpu_total_gib")
+    if total is None and row["reported"].get("total_bytes"):
+        total = row["reported"]["total_bytes"] / GIB
+    total_bytes = round(total * GIB) if total else gpu.visible_memory_bytes if gpu else None
+    text = str(settings.get("speculative") or "")
+    mtp = re.search(r"MTP, (?:up to )?(\d+)", text)
+    dtype = {"half": "float16"}.get(str(settings.get("dtype")), settings.get("dtype"))
+    cache = settings.get("kv_cache_dtype") or settings.get("cache_type") or "auto"
+    model = model_of_case(config, str(row["model"]), settings)
+    deployment = Deployment(
+        model=model,
+        engine=engine,
+        total_bytes=total_bytes or UNKNOWN_TOTAL_BYTES,
+        gpu=gpu,
+        tp=int(row.get("tp") or 1),
+        pp=int(row.get("pp") or 1),
+        dtype=str(dtype) if dtype in ("float32", "float16", "bfloat16") else "bfloat16",
+        kv_dtype=str(cache).split(" /")[0],
+        max_model_len=_whole(settings, "max_model_len", "ctx_size", "ctx_size_total", "num_ctx")
+        or model.max_position_embeddings
+        or 8192,
+        gpu_memory_utilization=setting(
+            settings, "gpu_memory_utilization", "mem_fraction_static",
+            "kv_cache_free_gpu_mem_fraction", "fraction",
+        ),
+        max_num_seqs=_whole(settings, "max_num_seqs", "max_running_requests"),
+        max_num_batched_tokens=_whole(settings, "max_num_batched_tokens"),
+        block_size=_whole(settings, "block_size", "tokens_per_block", "page_size"),
+        enforce_eager=settings.get("enforce_eager") is True,
+        enable_prefix_caching=settings.get("enable_prefix_caching"),
+        mamba_ssm_cache_dtype=settings.get("mamba_ssm_cache_dtype"),
+        num_draft_tokens=int(mtp[1]) if mtp else 0,
+        draft_layers=1 if text else 0,
+    )  # fmt: skip
+    return Case(row, deployment, total_bytes is not None, is_known)
