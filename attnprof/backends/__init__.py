@@ -32,7 +32,7 @@ class Attention:
 
     attend: "Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]"
     pinned: Callable[[], AbstractContextManager[object]] = nullcontext
-    operator: str | None = None  # the torch operator that must be seen when it runs
+    operators: tuple[str, ...] = ()  # one of torch's operators that begin so must be seen to run
     compiles: bool = False  # the first call compiles, and is preparation
     mask_bytes: int = 0  # of the mask that is held between calls
 

@@ -16,9 +16,7 @@ def sees_all(workload: Workload) -> bool:
     One query at the end of the cache sees all of it; of a window it is given the last
     ``window_len`` keys and no more.
     """
-    if workload.q_len == 1 or workload.variant == "full":
-        return True
-    return workload.window_len is not None and workload.variant == "full"
+    return workload.q_len == 1 or workload.variant == "full"
 
 
 def allowed(workload: Workload, device: torch.device) -> torch.Tensor | None:

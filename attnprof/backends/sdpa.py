@@ -15,16 +15,15 @@ _PINS = {
     "mem-efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
+# Beginnings of names: on CPU and MPS the same kernels have the device in the end.
 _OPERATORS = {
-    "math": "aten::_scaled_dot_product_attention_math",
-    "flash": "aten::_scaled_dot_product_flash_attention",
-    "mem-efficient": "aten::_scaled_dot_product_efficient_attention",
-    "cudnn": "aten::_scaled_dot_product_cudnn_attention",
-}
-_OPERATORS_ELSEWHERE = {
-    ("flash", "cpu"): "aten::_scaled_dot_product_flash_attention_for_cpu",
-    ("math", "mps"): "aten::_scaled_dot_product_attention_math_for_mps",
-    ("flash", "xpu"): "aten::_scaled_dot_product_fused_attention_overrideable",
+    "math": ("aten::_scaled_dot_product_attention_math",),
+    "flash": (
+        "aten::_scaled_dot_product_flash_attention",
+        "aten::_scaled_dot_product_fused_attention_overrideable",  # XPU's, in place of flash
+    ),
+    "mem-efficient": ("aten::_scaled_dot_product_efficient_attention",),
+    "cudnn": ("aten::_scaled_dot_product_cudnn_attention",),
 }
 
 
@@ -48,7 +47,7 @@ def prepare(workload: Workload, device: torch.device) -> Attention:
     return Attention(
         attend=attend,
         pinned=partial(sdpa_kernel, [_PINS[name]]),
-        operator=_OPERATORS_ELSEWHERE.get((name, device.type), _OPERATORS[name]),
+        operators=_OPERATORS[name],
         mask_bytes=0 if mask is None else mask.nbytes,
     )
 

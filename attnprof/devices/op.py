@@ -4,6 +4,7 @@ What is computed is here, for every torch device alike; how it is timed is each 
 """
 
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from attnprof.devices.profiled import Profile, profiled
 from attnprof.devices.reference import held_against_reference
 from attnprof.errors import UnsupportedError
 from attnprof.workload import Workload
+
+_REFUSALS = ("No viable backend", "No available kernel", "not implemented for", "NYI")
 
 NOISE_BLOCK = 262_139  # prime, so that rows of any width come out different when it repeats
 
@@ -62,12 +65,14 @@ class Noise:
 class AttentionOp:
     """Attention over all layers of a workload, ready to be called again and again.
 
-    A kv-growth workload is built as the decode at its end; :class:`Growth` runs it from start to
-    end. The first call happens while building: it compiles what has to be compiled, shows which
-    kernel really runs, and its output is the one that is checked.
+    A kv-growth workload is built as the decode at its end; :func:`~attnprof.devices.growth.grow`
+    runs it from start to end. The first call is special, and made when :attr:`profile` is first
+    asked for: it runs under the profiler, shows which kernel really runs and what it weighs, and
+    its output is the one that is checked. A backend that compiles makes it while building.
 
     Raises:
-        UnsupportedError: The backend or the device lacks something, in torch's own words.
+        UnsupportedError: The backend or the device lacks something, in torch's own words; of a
+            backend that does not compile it may come with the first call.
         OutOfMemoryError: There is no room for the tensors or for the first call.
     """
 
@@ -78,13 +83,29 @@ class AttentionOp:
             workload = replace(workload, phase="decode", start_len=None)
         self.workload = workload
         started = time.perf_counter()
-        self.attention = prepare(workload, device, kind)
-        self.prepare_s = time.perf_counter() - started
         with raising_out_of_memory():
+            self.attention = prepare(workload, device, kind)
+            self.prepare_s = time.perf_counter() - started
             self.layers = build_layers(workload, device, seed, held_len=workload.kv_len - 1)
         self._seed = seed
         self._first_output: torch.Tensor | None = None
-        self.profile = self._call_first()
+        self._profile: Profile | None = None
+        if self.attention.compiles:
+            started = time.perf_counter()
+            self._profile = self._call_first()
+            self.prepare_s += time.perf_counter() - started
+
+    @property
+    def profile(self) -> Profile:
+        """What the profiler saw of the first call, which is made now if it was not yet."""
+        if self._profile is None:
+            self._profile = self._call_first()
+        return self._profile
+
+    @property
+    def was_called(self) -> bool:
+        """Whether the first call has been made."""
+        return self._profile is not None
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -126,6 +147,8 @@ class AttentionOp:
 
     def check(self) -> Check:
         """The output of the last layer, as the first call gave it, against float64."""
+        if not self.was_called:
+            self._profile = self._call_first()
         output, self._first_output = self._first_output, None
         if output is None:
             with self.active():
@@ -137,19 +160,20 @@ class AttentionOp:
 
     def _call_first(self) -> Profile:
         outputs: list[torch.Tensor] = []
-        started = time.perf_counter()
-        try:
-            with self.active():
-                profile = profiled(lambda: outputs.append(self()))
-        except RuntimeError as error:
-            reason = refusal(error)
-            if reason is None:
-                raise
-            raise UnsupportedError(reason) from error
-        if self.attention.compiles:
-            self.prepare_s += time.perf_counter() - started
-        expected = self.attention.operator
-        if expected is not None and expected not in profile.operators:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                with self.active():
+                    profile = profiled(
+                        lambda: outputs.append(self()), memory=not self.attention.compiles
+                    )
+            except RuntimeError as error:
+                reason = refusal(error, [str(warning.message) for warning in said])
+                if reason is None:
+                    raise
+                raise UnsupportedError(reason) from error
+        expected = self.attention.operators
+        if expected and not any(name.startswith(expected) for name in profile.operators):
             ran = ", ".join(profile.operators) or "no attention operator"
             raise UnsupportedError(f"{self.workload.backend} was asked for, but torch ran {ran}")
         self._first_output = outputs[0]
@@ -190,11 +214,24 @@ def visible(workload: Workload, pair: Pair) -> Pair:
     return k.to(dtype), v.to(dtype)
 
 
-def refusal(error: RuntimeError) -> str | None:
-    """Torch's reason in an error by which a kernel refuses its input; None for another error."""
-    first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
-    refusals = ("No viable backend", "No available kernel", "not implemented for", "NYI", "support")
-    return first_line if any(text in first_line for text in refusals) else None
+def refusal(error: RuntimeError, warned: list[str]) -> str | None:
+    """Torch's reason in an error by which it refuses a workload; None for another error.
+
+    Of a pinned kernel the error says only that there is none; why stands in warnings before it.
+
+    >>> refusal(RuntimeError("No available kernel. Aborting execution."),
+    ...     ["Flash attention kernel not used because: (Triggered internally at sdp_utils.cpp:1)",
+    ...      "Expected query to be Half or BFloat16 (Triggered internally at sdp_utils.cpp:2)"])
+    'No available kernel: Expected query to be Half or BFloat16'
+    """
+    first_line = str(error).strip().partition("\n")[0]
+    if type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
+        return f"torch.compile failed: {first_line}"
+    if not any(text in first_line for text in _REFUSALS):
+        return None
+    said = [text.partition(" (Triggered internally")[0].strip() for text in warned]
+    reasons = [text for text in said if text and not text.endswith(("because:", "used."))]
+    return f"{first_line.partition('.')[0]}: {'; '.join(reasons)}" if reasons else first_line
 
 
 def _kv_bytes(layer: Layer) -> int:

@@ -1,4 +1,4 @@
-"""One call -> the attention operators that ran in it, and the most memory that it held.
+"""One call -> the operators that ran in it, and the most memory that it held.
 
 Uses torch's first profiler: it counts the same bytes as Kineto's, which takes over a second of CPU
 the first time that it starts and writes to standard error each time.
@@ -15,18 +15,18 @@ from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfi
 class Profile:
     """What the profiler saw of one call."""
 
-    operators: tuple[str, ...]  # attention operators of torch, in the order of their first call
+    operators: tuple[str, ...]  # that do attention's work, in the order of their first call
     peak_bytes: int  # CPU memory above the level before the call
 
 
-def profiled(call: Callable[[], object]) -> Profile:
+def profiled(call: Callable[[], object], *, memory: bool = True) -> Profile:
     """Run ``call`` once, counting every allocation; slower than without, so never timed.
 
     The peak is the largest running sum of bytes taken and given back, which is exact as long as
-    the call frees nothing that was made before it.
+    the call frees nothing that was made before it; a call that compiles does, and is not weighed.
     """
     config = ProfilerConfig(
-        ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig()
+        ProfilerState.CPU, False, memory, False, False, False, _ExperimentalConfig()
     )
     _enable_profiler_legacy(config)
     try:
@@ -40,11 +40,13 @@ def profiled(call: Callable[[], object]) -> Profile:
         if kind == "memory_alloc":
             held_bytes += event.cpu_memory_usage()
             peak_bytes = max(peak_bytes, held_bytes)
-        elif kind == "push" and is_attention(event.name()):
+        elif kind == "push" and is_kernel(event.name()):
             operators[event.name()] = None
     return Profile(tuple(operators), peak_bytes)
 
 
-def is_attention(operator: str) -> bool:
-    """Whether an operator is one of torch's attention kernels, not the door in front of them."""
-    return operator.startswith("aten::_") and "attention" in operator
+def is_kernel(operator: str) -> bool:
+    """Whether an operator does attention's work: one of torch's attention kernels (not the door in
+    front of them), a batched matrix product or a softmax."""
+    attention = operator.startswith("aten::_") and "attention" in operator
+    return attention or operator in ("aten::bmm", "aten::_softmax")

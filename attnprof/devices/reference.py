@@ -16,8 +16,9 @@ from attnprof.workload import Workload
 T = TypeVar("T")
 
 ROWS_PER_HEAD = 32
-HEADS = 8  # (sequence, query head) pairs that are looked at when not all are
-SCORES_OF_ALL = 2**20  # compare everything up to here
+KEY_ELEMENTS = 2**22
+HEADS = 8  # (sequence, query head) pairs at most when not all; fewer for many keys, at least two
+SCORES_OF_ALL = 2**20  # compare everything up to here, and up to KEY_ELEMENTS
 
 # Times the rounding error that one output is expected to have. Errors of many roundings add up
 # like a random walk; the largest of 10⁶ normal numbers is 5 standard deviations out, and kernels
@@ -51,11 +52,15 @@ def held_against_reference(
     batch, num_q_heads, q_len, head_dim = q.shape
     kv_len = k.shape[2]
     rng = random.Random(seed)
-    everything = batch * num_q_heads * q_len * kv_len <= SCORES_OF_ALL
+    num_heads = batch * num_q_heads
+    everything = (
+        num_heads * q_len * kv_len <= SCORES_OF_ALL
+        and num_heads * kv_len * head_dim <= KEY_ELEMENTS
+    )
     pairs = [(b, h) for b in range(batch) for h in range(num_q_heads)]
     rows = list(range(q_len))
     if not everything:
-        pairs = _some(pairs, HEADS, rng)
+        pairs = _some(pairs, min(HEADS, max(2, KEY_ELEMENTS // (kv_len * head_dim))), rng)
         rows = _some(rows, min(ROWS_PER_HEAD, max(2, 2**22 // kv_len)), rng)
     where = torch.device("cpu") if q.device.type in ("mps", "xpu") else q.device
     unit = torch.finfo(q.dtype).eps / 2
