@@ -1,19 +1,134 @@
 """The values of a configuration -> a model, through the builder of its family."""
 
+from dataclasses import replace
 from typing import Any
 
-from attnprof.models.config import Config
+from attnprof.errors import UsageError
+from attnprof.models.config import Config, library_defaults
 from attnprof.models.decoders import build_decoder
 from attnprof.models.encoders import ENCODERS, build_encoder
-from attnprof.models.families import FAMILIES, SAME_SHAPE
-from attnprof.models.spec import ModelSpec
+from attnprof.models.families import FAMILIES, LLAMA, SAME_SHAPE, Moe
+from attnprof.models.quantization import read_quantization
+from attnprof.models.seq2seq import SEQ2SEQ, build_seq2seq
+from attnprof.models.spec import Layer, Matrix, ModelSpec
+
+TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config")
+DTYPES = {
+    "float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "float": "float32",
+    "half": "float16",
+}  # fmt: skip
 
 
-def build_model(values: dict[str, Any], where: str) -> ModelSpec:
-    model_type = values["model_type"]
-    like = SAME_SHAPE.get(model_type, model_type)
-    config = Config(values, where, model_type, like)
-    architecture = values["architectures"][0]
+def build_model(values: dict[str, Any], where: str, name: str = "") -> ModelSpec:
+    """The model that the values of a ``config.json`` describe.
+
+    Args:
+        where: What to call the values in an error: the file's path.
+        name: What to call the model; the last part of ``where`` when it is empty.
+
+    Raises:
+        UsageError: A key is missing, wrong, absurd, or contradicts another one.
+    """
+    model_type = values.get("model_type", "")
+    architectures = values.get("architectures") or []
+    if not isinstance(model_type, str):
+        raise UsageError(f"{where}: model_type is {model_type!r}", "expected text")
+    if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
+        raise UsageError(f"{where}: architectures is {architectures!r}", "expected names")
+    model_type = model_type or _type_of(architectures)
+    architecture = architectures[0] if architectures else _default_class(model_type)
+    config = Config(values, where, model_type, SAME_SHAPE.get(model_type))
+    section = _text_section(config)
+    spec = _language_model(section or config, architecture)
+    if section is not None:
+        spec = replace(spec, model_type=model_type, architecture=architecture)
+    dtype = values.get("torch_dtype") or values.get("dtype") or section_dtype(section)
+    notes = list(spec.notes)
+    if dtype is None:
+        notes.append("the configuration names no dtype: 16-bit weights are assumed")
+    quantized = values.get("quantization_config")
+    if quantized is None and section is not None:
+        quantized = section.get("quantization_config")
+    return replace(
+        spec,
+        name=name or where.rsplit("/", 1)[-1],
+        draft_layers=_draft_layers(section or config, spec),
+        dtype=DTYPES.get(str(dtype).removeprefix("torch."), "bfloat16" if dtype else "float16"),
+        quantization=read_quantization(quantized, where, spec.num_layers),
+        source=where,
+        notes=tuple(notes),
+    )
+
+
+def section_dtype(section: Config | None) -> Any:
+    """The dtype that a nested configuration names, None where it names none."""
+    return section and (section.get("torch_dtype") or section.get("dtype"))
+
+
+def _type_of(architectures: list[str]) -> str:
+    """The model type that the name of a class begins with: LlamaForCausalLM is of ``llama``."""
+    if not architectures:
+        return ""
+    stem = architectures[0].split("For")[0].removesuffix("Model").removesuffix("LMHead").lower()
+    known = {key.replace("-", "").replace("_", ""): key for key in library_defaults()}
+    return known.get(stem, known.get(stem + "text", ""))
+
+
+def _default_class(model_type: str) -> str:
+    """The class to assume where none is named: the one that generates or fills in text."""
+    if model_type in ENCODERS:
+        return "ForMaskedLM"
+    return "ForConditionalGeneration" if model_type in SEQ2SEQ else "ForCausalLM"
+
+
+def _text_section(config: Config) -> Config | None:
+    """The language model's own configuration, where it is nested in a larger one."""
+    for key in TEXT_SECTIONS:
+        if isinstance(config.values.get(key), dict):
+            section = config.section(key)
+            return _text_section(section) or section
+    nested = config.nested_types.get("text_config")
+    if nested and config.get("hidden_size") is None:
+        return Config({}, config.where, nested)
+    return None
+
+
+def _language_model(config: Config, architecture: str) -> ModelSpec:
+    like = SAME_SHAPE.get(config.model_type, config.model_type)
     if like in ENCODERS:
         return build_encoder(config, ENCODERS[like], architecture)
-    return build_decoder(config, FAMILIES[like], architecture)
+    if like in SEQ2SEQ:
+        return build_seq2seq(config, SEQ2SEQ[like], architecture)
+    if like in FAMILIES:
+        return build_decoder(config, FAMILIES[like], architecture)
+    return _unknown_model(config, architecture)
+
+
+def _unknown_model(config: Config, architecture: str) -> ModelSpec:
+    """A family that is not known here, counted as if it were Llama's or Mixtral's shape."""
+    family = LLAMA
+    if config.get("num_experts"):
+        shared = "*n_shared_experts" if config.get("n_shared_experts") else ""
+        if config.get("shared_expert_intermediate_size"):
+            shared = "shared_expert_intermediate_size"
+        family = replace(family, moe=Moe(shared=shared))
+    family = replace(family, mla=bool(config.get("kv_lora_rank")))
+    spec = build_decoder(config, family, architecture)
+    kind = config.model_type or "without a model_type"
+    note = f"model type {kind} is not known here: counted by the shape common to decoders"
+    return replace(spec, exact=False, notes=(*spec.notes, note))
+
+
+def _draft_layers(config: Config, spec: ModelSpec) -> tuple[Layer, ...]:
+    """The multi-token-prediction layers: one of the model's own, and what joins two streams."""
+    count = config.count("num_nextn_predict_layers", 0, least=0, most=100)
+    count = config.count("mtp_num_hidden_layers", count, least=0, most=100)
+    attending = [layer for layer in spec.layers if layer.attention is not None]
+    if not count or not attending:
+        return ()
+    last, hidden = attending[-1], spec.hidden_size
+    join = Matrix("join", "other", hidden, 2 * hidden)
+    layer = replace(
+        last, matrices=(*last.matrices, join), vector_params=last.vector_params + 3 * hidden
+    )
+    return (layer,) * count

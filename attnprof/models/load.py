@@ -1,0 +1,112 @@
+"""What a user calls a model -> its description: a profile, a file, a folder, or a hub id."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from attnprof.errors import UsageError, nearest
+from attnprof.models.build import build_model
+from attnprof.models.config import read_json
+from attnprof.models.spec import ModelSpec
+from attnprof.profiles import check_keys, find_profile, list_profiles, read_yaml
+
+PROFILE_KEYS = {"name", "source", "config"}
+OPTIONAL_PROFILE_KEYS = {"hub_ids", "aliases", "num_params", "num_active_params", "notes"}
+
+
+def load_model(name_or_path: str) -> ModelSpec:
+    """The model that a profile's name, a path or a hub id stands for.
+
+    Args:
+        name_or_path: A profile (``llama-3.1-8b``), a ``config.json`` or the folder that holds
+            one, a ``.safetensors`` or ``.gguf`` file, or a hub id (``Qwen/Qwen3-8B``). An id of
+            which there is a profile is read from it, without the network.
+
+    Raises:
+        UsageError: There is no such model, or its file makes no sense.
+    """
+    path = Path(name_or_path)
+    if not name_or_path.strip():
+        raise UsageError("the model has no name", "give a profile, a path or a hub id")
+    if path.suffix in (".json", ".gguf", ".safetensors") or path.is_dir():
+        return _from_path(path)
+    profile = find_profile("models", name_or_path.rsplit("/", 1)[-1].lower())
+    if profile is not None:
+        return _from_profile(profile)
+    found = _profile_of_id(name_or_path)
+    if found is not None:
+        return _from_profile(found)
+    if path.is_file():
+        return _from_path(path)
+    if name_or_path.count("/") == 1 and not name_or_path.startswith((".", "/")):
+        from attnprof.models.hub import fetch_config
+
+        values = fetch_config(name_or_path)
+        return build_model(values, f"{name_or_path}/config.json", name_or_path)
+    known = list_profiles("models")
+    raise UsageError(f"unknown model {name_or_path!r}", nearest(name_or_path.lower(), known))
+
+
+def _from_path(path: Path) -> ModelSpec:
+    if path.is_dir():
+        return _from_folder(path)
+    if not path.is_file():
+        raise UsageError(f"no such file: {path}", "give a model's config.json, GGUF or safetensors")
+    if path.suffix == ".gguf":
+        from attnprof.models.gguf import read_gguf
+
+        return read_gguf(path)
+    if path.suffix == ".safetensors":
+        from attnprof.models.safetensors import with_stored_bytes
+
+        return with_stored_bytes(_from_folder(path.parent), path)
+    if path.name.endswith(".safetensors.index.json"):
+        return _from_folder(path.parent)
+    name = path.parent.name if path.name == "config.json" else path.stem
+    return build_model(read_json(path), str(path), name)
+
+
+def _from_folder(folder: Path) -> ModelSpec:
+    config = folder / "config.json"
+    if not config.is_file():
+        gguf = sorted(folder.glob("*.gguf"))
+        if len(gguf) == 1:
+            return _from_path(gguf[0])
+        raise UsageError(f"{folder} holds no config.json", "give the folder of a model")
+    spec = _from_path(config)
+    from attnprof.models.safetensors import weight_files, with_stored_bytes
+
+    return with_stored_bytes(spec, folder) if weight_files(folder) else spec
+
+
+def _from_profile(path: Path) -> ModelSpec:
+    content = read_yaml(path)
+    check_keys(content, path, PROFILE_KEYS, OPTIONAL_PROFILE_KEYS)
+    config = content["config"]
+    if not isinstance(config, dict):
+        raise UsageError(f"{path}: config is no mapping", "give the keys of a config.json")
+    spec = build_model(config, str(path), str(content["name"]))
+    expected: Any = content.get("num_params")
+    if expected is not None and expected != spec.num_params:
+        raise UsageError(
+            f"{path}: num_params is {expected}, its config makes {spec.num_params}",
+            "correct one of the two",
+        )
+    notes = content.get("notes")
+    return replace(
+        spec, source=str(content["source"]), notes=(*spec.notes, *([str(notes)] if notes else []))
+    )
+
+
+def _profile_of_id(hub_id: str) -> Path | None:
+    """The profile whose hub ids or other names hold ``hub_id``, ignoring case."""
+    wanted = hub_id.lower().encode()
+    for name in list_profiles("models"):
+        path = find_profile("models", name)
+        if path is None or wanted not in path.read_bytes().lower():
+            continue
+        content = read_yaml(path)
+        names = [*(content.get("hub_ids") or []), *(content.get("aliases") or [])]
+        if hub_id.lower() in (str(other).lower() for other in names):
+            return path
+    return None
