@@ -13,9 +13,10 @@ from typing import Any
 
 from attnprof.errors import CannotMeasureError
 from attnprof.kv_growth import kv_fits
-from attnprof.regimes import Candidate, candidates, next_threshold
+from attnprof.regimes import Candidate, blocks_grow_at, candidates, next_threshold
 from attnprof.regression import Interval, Law, polynomial_law, power_law, ruling_terms
 from attnprof.series import UNIT_OF_AXIS, Record, Series, group_series, positive
+from attnprof.theory.memory import mask_bytes
 from attnprof.theory.traffic import query_bytes
 from attnprof.units import percent, tokens
 from attnprof.workload import Workload
@@ -29,8 +30,8 @@ _LETTERS = ("a", "b", "c")
 _KNOT_RELATIVE_SD = 0.03  # launches of the same memory-bound code differ by this much and more
 _LEAST_GAIN = 6.0  # of BIC, for each knot; called strong evidence
 _MAX_KNOTS = 2
-_WORST_BYTES_RESIDUAL = 0.01
 _LEAST_FIT_POINTS = 3
+_WEIGHTY_CONSTANT = 0.01  # of the smallest value; less does not bend an exponent
 
 
 def fit_run(run: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Any]:
@@ -57,7 +58,8 @@ def fit_run(run: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Any]
 
 def fit_series(series: Series, device: Mapping[str, Any]) -> dict[str, Any]:
     """One entry of ``series`` in ``fit.json``."""
-    measured, series = series, _settled(series)
+    settled = _settled(series)
+    measured, series = series, settled if len(settled.n) < len(series.n) else series
     law, knots = _best_law(series, device)
     exponent, used, constant = _exponent(series, law)
     why_not = _why_no_extrapolation(series, law)
@@ -71,6 +73,7 @@ def fit_series(series: Series, device: Mapping[str, Any]) -> dict[str, Any]:
         "n": list(measured.n),
         "values": list(measured.values),
         "fitted_from": series.n[0],
+        "fitted_from_because": None if series is measured else "the kernel's blocks are smaller",
         "exponent": exponent.value,
         "exponent_low": exponent.low,
         "exponent_high": exponent.high,
@@ -142,24 +145,23 @@ def _unseen_ruler(coefficients: Sequence[float], n_seen: float, n: float) -> int
 
 
 def _settled(series: Series) -> Series:
-    """The series from the length on that one law of bytes holds; times are left as they are.
+    """The series from the length on that the kernel works in its largest blocks.
 
-    Kernels work in smaller blocks on short inputs, so the short end may follow another law. Bytes
-    are exact, so a law that misses one by over 1 % is not theirs.
+    Of a series of times only where that counts: where one law for all lengths misses a point by
+    over 10 %, and less than half as much without the short ones.
     """
-    if series.quantity != "peak_memory":
-        return series
-    for start in range(len(series.n) - _LEAST_FIT_POINTS + 1):
-        rest = replace(
-            series,
-            n=series.n[start:],
-            values=series.values[start:],
-            sd=series.sd[start:],
-            records=series.records[start:],
-        )
-        if _law(rest, ()).worst_residual <= _WORST_BYTES_RESIDUAL:
-            return rest
-    return series
+    start = blocks_grow_at(series)
+    rest = replace(
+        series,
+        n=series.n[start:],
+        values=series.values[start:],
+        sd=series.sd[start:],
+        records=series.records[start:],
+    )
+    if start and series.quantity == "latency":
+        before, after = (_law(one, ()).worst_residual for one in (series, rest))
+        return rest if before > WORST_RESIDUAL and after < before / 2 else series
+    return rest
 
 
 def _best_law(
@@ -168,7 +170,7 @@ def _best_law(
     """The plain law, or one with knots where that is better beyond doubt.
 
     A knot has to have a cause, the plain law has to miss a point by over 10 %, and the knotted
-    one has to halve that and to earn its coefficient (BIC).
+    one has to take a third off that and to earn its coefficient (BIC).
     """
     if len(series.n) < _LEAST_FIT_POINTS:
         return None, ()
@@ -186,7 +188,7 @@ def _best_law(
             break
         law, knots = min(trials, key=lambda trial: _bic(series, trial[0]))
         gains = _bic(series, best) - _bic(series, law) >= _LEAST_GAIN
-        if gains and law.worst_residual <= best.worst_residual / 2:
+        if gains and law.worst_residual <= best.worst_residual * 2 / 3:
             best, chosen = law, knots
     return best, chosen
 
@@ -214,27 +216,47 @@ def _bic(series: Series, law: Law) -> float:
 def _exponent(series: Series, law: Law | None) -> tuple[Interval, tuple[int, ...], float | None]:
     """Exponent of n, the lengths it was fitted over, and the constant that was taken off first.
 
-    A constant term bends a log-log line, so it must not weigh. Bytes are exact, and the constant
-    is taken off; times are not, and the short lengths where it weighs over 10 % are left out, as
-    long as three are left.
+    A knot bends a log-log line, so of several segments the one with most points is taken. So does
+    a constant term: bytes are exact, and it is taken off; times are not, and the short lengths
+    where it weighs over 10 % are left out, as long as three are left.
     """
-    n, values, sd = series.n, series.values, series.sd
-    constant = 0.0 if law is None else law.lower[0].value
-    share = [constant / value for value in values]
-    if law is not None and constant > 0 and law.worst_residual <= WORST_RESIDUAL:
-        limits = (0.5,) if series.quantity == "peak_memory" else (0.1, 0.5)
-        for limit in limits:
-            rows = [i for i in range(len(n)) if share[i] <= limit]
-            if len(rows) < _LEAST_FIT_POINTS:
-                continue
-            removed = constant if series.quantity == "peak_memory" else None
-            fitted = power_law(
-                [n[i] for i in rows],
-                [values[i] - (removed or 0.0) for i in rows],
-                [sd[i] for i in rows],
-            )
-            return fitted, tuple(n[i] for i in rows), removed
-    return power_law(n, values, sd), n, None
+    if law is None:
+        return power_law(series.n, series.values, series.sd), series.n, None
+    if law.knots:
+        rows = max(reversed(_rows_by_segment(series, law)), key=len)
+        return _exponent_over(series, rows), tuple(series.n[i] for i in rows), None
+    constant = law.lower[0].value
+    share = [constant / value for value in series.values]
+    everything = list(range(len(series.n)))
+    removed = 0.0
+    rows = everything
+    if law.worst_residual <= WORST_RESIDUAL and share[0] >= _WEIGHTY_CONSTANT:
+        is_exact = series.quantity == "peak_memory"
+        for limit in (0.9,) if is_exact else (0.1, 0.5):
+            rows = [i for i in everything if share[i] <= limit]
+            if len(rows) >= _LEAST_FIT_POINTS:
+                removed = constant if is_exact else 0.0
+                break
+        else:
+            rows = everything
+    return _exponent_over(series, rows, removed), tuple(series.n[i] for i in rows), removed or None
+
+
+def _exponent_over(series: Series, rows: Sequence[int], removed: float = 0.0) -> Interval:
+    return power_law(
+        [series.n[i] for i in rows],
+        [series.values[i] - removed for i in rows],
+        [series.sd[i] for i in rows],
+    )
+
+
+def _rows_by_segment(series: Series, law: Law) -> list[list[int]]:
+    """Indices of the points of each segment."""
+    edges = (-math.inf, *law.knots, math.inf)
+    return [
+        [i for i, n in enumerate(series.n) if start < n <= stop]
+        for start, stop in itertools.pairwise(edges)
+    ]
 
 
 def _coefficients(series: Series, law: Law | None) -> dict[str, Any]:
@@ -287,18 +309,8 @@ def _segments(series: Series, law: Law | None) -> list[dict[str, Any]]:
     if law is None:
         return []
     found = []
-    edges = (-math.inf, *law.knots, math.inf)
-    for s, (start, stop) in enumerate(itertools.pairwise(edges)):
-        rows = [i for i, n in enumerate(series.n) if start < n <= stop]
-        exponent = (
-            power_law(
-                [series.n[i] for i in rows],
-                [series.values[i] for i in rows],
-                [series.sd[i] for i in rows],
-            )
-            if len(rows) > 1
-            else None
-        )
+    for s, rows in enumerate(_rows_by_segment(series, law)):
+        exponent = _exponent_over(series, rows) if len(rows) > 1 else None
         found.append(
             {
                 "from": series.n[rows[0]],
@@ -317,10 +329,8 @@ def _why_no_extrapolation(series: Series, law: Law | None) -> str | None:
     if law is None:
         return f"{len(series.n)} points do not tell a constant from growth"
     if law.worst_residual > WORST_RESIDUAL:
-        return (
-            f"the law misses a measured point by {percent(law.worst_residual)}, and no named "
-            "change of regime explains it"
-        )
+        why = f"the law misses a measured point by {percent(law.worst_residual)}"
+        return why if law.knots else f"{why}, and no named change of regime explains it"
     if law.knots:
         above = [n for n in series.n if n > law.knots[-1]]
         if len(above) < _LEAST_FIT_POINTS:
@@ -332,10 +342,11 @@ def _why_no_extrapolation(series: Series, law: Law | None) -> str | None:
 
 
 def length_that_fills(series: Series, device: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The prefill length at which weights, queries, keys, values and the peak fill the device.
+    """The prefill length at which weights, Q, K, V, mask and the peak fill the device.
 
-    The root of ``a + b·n + c·n² = memory``, with the law of the measured peak and with keys,
-    values and queries, which grow by the token. None where the device's memory is not known.
+    The root of ``a + b·n + c·n² = memory``: the law of the measured peak, and on top of it what is
+    held between calls, keys, values and queries by the token and a mask by the pair. None where
+    the device's memory is not known.
     """
     memory_bytes = positive(device.get("memory_bytes"))
     if memory_bytes is None:
@@ -356,8 +367,10 @@ def length_that_fills(series: Series, device: Mapping[str, Any]) -> dict[str, An
     kv_bytes = last.get("kv_bytes")
     if kv_bytes is None:
         return entry | {"why_not": "the bytes of keys and values were not measured"}
-    held_per_token = (kv_bytes + _query_bytes(last)) / series.n[-1]
+    workload = _workload(last)
+    held_per_token = (kv_bytes + query_bytes(workload)) / series.n[-1]
     constant, linear, quadratic = law.coefficients()
+    quadratic += mask_bytes(workload) / series.n[-1] ** 2
     constant += (last.get("weight_bytes") or 0) - memory_bytes
     linear += held_per_token
     root = math.sqrt(linear**2 - 4 * quadratic * constant)
@@ -370,6 +383,6 @@ def length_that_fills(series: Series, device: Mapping[str, Any]) -> dict[str, An
     return entry | {"seq_len": math.floor(n)}
 
 
-def _query_bytes(record: Record) -> int:
+def _workload(record: Record) -> Workload:
     names = [field.name for field in fields(Workload) if record.get(field.name) is not None]
-    return query_bytes(Workload.from_json({name: record[name] for name in names}))
+    return Workload.from_json({name: record[name] for name in names})

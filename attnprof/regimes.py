@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.dtypes import dtype_named
-from attnprof.series import Record, Series, positive
+from attnprof.regression import polynomial_law
+from attnprof.series import BYTES_SD, Record, Series, positive
 from attnprof.units import capacity
 
 # glibc serves larger blocks by mmap, whatever has been freed before, and gives them back at once.
 GLIBC_MMAP_BYTES = 32 * 2**20
 PAGE_BYTES = 4096
 _NEVER_BYTES = 2**40  # a threshold that no block reaches
+_LEAST_POINTS = 3
+_WORST_BYTES_RESIDUAL = 0.01
 _FAULTING_SHARE = 0.05  # of the peak that is paged in anew at each call
 
 
@@ -81,8 +84,8 @@ def mmap_bytes(device: Mapping[str, Any]) -> float | None:
 def candidates(series: Series, device: Mapping[str, Any]) -> list[Candidate]:
     """The changes that this series might show, by length.
 
-    A working set is counted twice, as the one tensor that grows fastest and as all that is live
-    beside it: between the two sizes is where a cache begins to miss.
+    A cache begins to miss before the one tensor that grows fastest is larger than it: when all
+    that is live beside it is, or when that tensor has half of it.
     """
     working_set = _working_set(series)
     if series.quantity != "latency" or working_set is None or len(series.records) < len(series.n):
@@ -100,7 +103,8 @@ def candidates(series: Series, device: Mapping[str, Any]) -> list[Candidate]:
     live = [positive(record.get("peak_activation_bytes")) for record in series.records]
     verb = "leave" if what == "scores" else "leaves"
     for key, level, limit in caches(device):
-        add(held, limit, key, f"{what} {verb} {level} ({capacity(limit)})")
+        for share in (1, 0.5):
+            add(held, share * limit, key, f"{what} {verb} {level} ({capacity(limit)})")
         if what == "scores":
             add(live, limit, key, f"{what} {verb} {level} ({capacity(limit)})")
     paging = [_paged_share(record) for record in series.records]
@@ -120,6 +124,24 @@ def candidates(series: Series, device: Mapping[str, Any]) -> list[Candidate]:
         )
         for gap, ones in by_gap.items()
     ]
+
+
+def blocks_grow_at(series: Series) -> int:
+    """Index of the point from which the kernel works in its largest blocks; 0 when it always does.
+
+    Kernels take smaller blocks on short inputs, and the bytes that they take tell: bytes are
+    exact, so where no one law meets all peaks to 1 %, the short ones follow another.
+    """
+    peaks = [positive(record.get("peak_activation_bytes")) for record in series.records]
+    known = [peak for peak in peaks if peak is not None]
+    if len(known) < len(series.n):
+        return 0
+    for start in range(len(known) - _LEAST_POINTS + 1):
+        rest = known[start:]
+        law = polynomial_law(series.n[start:], rest, [BYTES_SD] * len(rest), series.degree)
+        if law.worst_residual <= _WORST_BYTES_RESIDUAL:
+            return start
+    return 0
 
 
 def next_threshold(series: Series, device: Mapping[str, Any]) -> tuple[float, str] | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 Z95 = 1.959964
 # A law is never trusted below this share: two launches of the same code differ by more.
 LEAST_RELATIVE_SD = 0.01
+_ROUNDING = 1e-9  # a term with a smaller share of every value is a rounding error
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,7 @@ def polynomial_law(
     scale = np.abs(design).max(axis=0)
     design = design / scale
     solution = nonnegative_least_squares(design, target, max_terms=len(values) - 1)
+    solution[(design * solution / target[:, None]).max(axis=0) < _ROUNDING] = 0
     half = _half_widths(design, target) / scale if len(values) > len(scale) else None
     free = np.linalg.lstsq(design, target, rcond=None)[0] / scale
     terms = [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 UNKNOWN = "–"
 _UNLIMITED_WIDTH = 10_000
-_LEAST_SENTENCE_WIDTH = 30
+_LEAST_SENTENCE_WIDTH = 24
 
 # Control characters, and the invisible ones that reorder or hide text.
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -45,8 +45,8 @@ class OutputFormat(StrEnum):
 class Column:
     """What a column shows: a raw key for CSV and JSON, a heading and a format for people.
 
-    ``priority`` 0 is always shown; where a terminal is too narrow, the highest goes first. A
-    column of sentences ``wraps`` before that.
+    ``priority`` 0 is always shown; a narrow terminal has room for the lowest first. A column
+    of sentences ``wraps`` to fit.
     """
 
     key: str
@@ -118,12 +118,7 @@ def terminal_text(table: Table, stream: TextIO, width: int | None = None) -> str
     console = Console(
         file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
     )
-    kept = list(table.columns)
-    while _is_too_wide(_rich_table(table, kept, wrap_at=_LEAST_SENTENCE_WIDTH), console):
-        droppable = [column for column in kept if column.priority > 0]
-        if not droppable:
-            break
-        kept.remove(max(reversed(droppable), key=lambda column: column.priority))
+    kept = _columns_that_fit(table, console)
     left_out = [column.heading for column in table.columns if column not in kept]
     with console.capture() as captured:
         console.print(plain(table.title), style="bold")
@@ -138,12 +133,23 @@ def terminal_text(table: Table, stream: TextIO, width: int | None = None) -> str
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
+def _columns_that_fit(table: Table, console: "Console") -> list[Column]:
+    """Those always shown, then by priority each that there still is room for."""
+    kept = [column for column in table.columns if column.priority == 0]
+    for wanted in sorted(table.columns, key=lambda column: column.priority):
+        if wanted.priority > 0:
+            trial = [column for column in table.columns if column in kept or column is wanted]
+            if not _is_too_wide(_rich_table(table, trial, _LEAST_SENTENCE_WIDTH), console):
+                kept = trial
+    return kept
+
+
 def _rich_table(table: Table, columns: Sequence[Column], wrap_at: int | None = None) -> "RichTable":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    made = RichTable(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="bold")
+    made = RichTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     some_wrap = any(column.wraps for column in columns)
     for column in columns:
         made.add_column(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.regression import median_interval, relative_sd
+from attnprof.regression import Z95, median_interval, relative_sd
 from attnprof.units import tokens
 
 Record = Mapping[str, Any]
@@ -90,7 +90,9 @@ def label(record: Record, varying: Mapping[str, Sequence[str]], *, without: str 
         without: The axis that is left out, with its number.
     """
     shown = varying.get(str(record.get("phase")), IDENTITY)
-    words = [str(record.get("phase")), str(record.get("backend"))]
+    words = [str(record.get("phase"))]
+    if without != "backend":
+        words.append(str(record.get("backend")))
     words += [
         word for key in shown if key != without and (word := _word(key, record)) not in ("", None)
     ]
@@ -109,7 +111,8 @@ def _word(key: str, record: Record) -> str:
     match key:
         case "variant":
             window_len = record.get("window_len")
-            return f"window {tokens(window_len)}" if value == "sliding" else str(value)
+            windowed = f"window {tokens(window_len)}" if value == "sliding" else str(value)
+            return "" if value == "causal" else windowed
         case "dtype":
             return _SHORT_DTYPES.get(value, str(value))
         case "kv_dtype":
@@ -136,8 +139,14 @@ def what_is_common(records: Sequence[Record]) -> list[str]:
     said = []
     for phase, keys in varying.items():
         one = next(record for record in records if str(record.get("phase")) == phase)
-        words = [_word(key, one) for key in IDENTITY if key not in keys and key != "device"]
-        said.append(f"{phase}: {', '.join(word for word in words if word)}")
+        words = [
+            f"{key} {one[key]}"
+            for key in IDENTITY
+            if key not in (*keys, "phase", "device")
+            and one.get(key) not in (None, "none", _USUAL.get(key))
+            and not (key == "kv_dtype" and one[key] == one.get("dtype"))
+        ]
+        said.append(f"All of {phase}: {', '.join(words)}.")
     return said
 
 
@@ -207,6 +216,53 @@ def _series_of(
             records=tuple(point[3] for point in points),
         )
     ]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One workload on several backends, the fastest first, all on one clock."""
+
+    name: str
+    kv_len: int
+    clock: str
+    rows: tuple[Record, ...]
+    medians_s: tuple[float, ...]
+    is_tie: bool  # the first two may be equal, by their intervals
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Each time over the shortest."""
+        return tuple(median_s / self.medians_s[0] for median_s in self.medians_s)
+
+
+def contests(records: Sequence[Record]) -> list[Contest]:
+    """The workloads that two backends or more were timed on."""
+    varying = varying_keys(records)
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        if is_ok(record):
+            names = (name for name in (*IDENTITY, *LENGTHS) if name != "backend")
+            groups.setdefault(tuple(_hashable(record.get(name)) for name in names), []).append(
+                record
+            )
+    found = []
+    for rows in groups.values():
+        clock = _common_clock(rows)
+        timed = [(*point, row) for row in rows if (point := _latency(row, clock)) is not None]
+        timed.sort(key=lambda point: point[0])
+        if len(timed) > 1:
+            (first_s, first_sd, first), (second_s, second_sd, _) = timed[:2]
+            found.append(
+                Contest(
+                    name=label(first, varying, without="backend"),
+                    kv_len=first["kv_len"],
+                    clock=clock,
+                    rows=tuple(row for _, _, row in timed),
+                    medians_s=tuple(median_s for median_s, _, _ in timed),
+                    is_tie=math.log(second_s / first_s) < Z95 * math.hypot(first_sd, second_sd),
+                )
+            )
+    return found
 
 
 def _common_clock(rows: Sequence[Record]) -> str:

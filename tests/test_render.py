@@ -51,14 +51,18 @@ def test_a_wide_terminal_shows_every_column_in_three_digits() -> None:
     assert "no room" not in text
 
 
-def test_a_narrow_terminal_drops_columns_by_priority_and_says_which() -> None:
+def test_a_narrow_terminal_has_room_for_the_first_in_priority_and_says_what_is_missing() -> None:
     narrow = terminal_text(table(ROW), Terminal(), width=66)
     assert "3.51 ms" not in narrow
     assert "noisy" in narrow
     assert "no room for: low" in narrow
-    narrower = terminal_text(table(ROW), Terminal(), width=30)
+
+
+def test_room_that_a_wide_column_cannot_use_goes_to_a_narrow_one() -> None:
+    narrower = terminal_text(table(ROW), Terminal(), width=31)
     assert "noisy" not in narrower
     assert "3.6 ms" in narrower
+    assert "3.51 ms" in narrower
 
 
 @pytest.mark.parametrize("width", [20, 30, 50, 80, 160])

@@ -1,0 +1,538 @@
+"""A run directory -> what its tables, ``results.csv``, ``fit.json`` and ``report.md`` hold."""
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnprof import units
+from attnprof.errors import UsageError
+from attnprof.findings import (
+    FLAG_WORDS,
+    doubts,
+    facts_of,
+    fastest_words,
+    filling_words,
+    growth_words,
+    is_synthetic,
+    kv_words,
+    roof_words,
+    shortened,
+    what_was_measured,
+)
+from attnprof.fit import fit_run
+from attnprof.records import Run, read_run
+from attnprof.render import (
+    Column,
+    Table,
+    csv_text,
+    markdown_escaped,
+    markdown_text,
+    plain,
+    without_nan,
+)
+from attnprof.series import Record, contests, is_ok, label, varying_keys, what_is_common
+
+RESULTS_FILE = "results.csv"
+REPORT_FILE = "report.md"
+FIT_FILE = "fit.json"
+
+# The columns of results.csv, named as the record names them. More may be added at the end.
+RESULT_KEYS = (
+    "workload_id", "scope", "phase", "attention", "variant", "window_len", "position", "kv_cache",
+    "backend", "device", "dtype", "kv_dtype", "batch_size", "q_len", "kv_len", "num_q_heads",
+    "num_kv_heads", "head_dim", "num_layers", "status", "reason", "num_samples", "median_s",
+    "median_low_s", "median_high_s", "median_wall_s", "median_cpu_s", "clock", "flags", "flops",
+    "bytes_moved", "achieved_flops_per_s", "mfu", "mbu", "weight_bytes", "kv_bytes",
+    "peak_activation_bytes", "peak_rss_bytes", "theory_kv_bytes", "theory_peak_activation_bytes",
+    "theory_s", "start_len", "cache_regime",
+)  # fmt: skip
+
+# What is looked at first: a number that is wrong, then what broke, then what was never tried.
+_STATUS_ORDER = (
+    "wrong_result", "crashed", "out_of_memory", "timeout", "predicted_out_of_memory",
+    "unsupported", "skipped",
+)  # fmt: skip
+_DOUBTFUL = ("noisy", "throttled", "warmup_unsettled")
+_MOST_NAMED = 3
+
+
+def write_reports(run_dir: Path) -> list[Path]:
+    """Make ``results.csv``, ``fit.json`` and ``report.md`` from the run's records.
+
+    The same records give the same bytes; each file is replaced as a whole or not at all.
+
+    Raises:
+        UsageError: No run there, or it cannot be written to.
+    """
+    run = read_run(run_dir)
+    fits = fit_run({**run.header, "device": facts_of(run.header)}, run.records)
+    texts = {
+        RESULTS_FILE: results_csv(run.records),
+        FIT_FILE: json.dumps(without_nan(fits), indent=1) + "\n",
+        REPORT_FILE: report_md(run, fits),
+    }
+    for name, text in texts.items():
+        _write_whole(run_dir / name, text)
+    return [run_dir / name for name in texts]
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}", "make room, or copy the run to your folder"
+        ) from None
+
+
+def results_csv(records: Sequence[Record]) -> str:
+    """One row a workload, in the order of measurement; what is unknown is an empty cell."""
+    return csv_text(results_table(records))
+
+
+def results_table(records: Sequence[Record]) -> Table:
+    columns = tuple(Column(key, key) for key in RESULT_KEYS)
+    return Table("results", "Results", columns, tuple(records))
+
+
+def tables(
+    run: Mapping[str, Any], records: Sequence[Record], fits: Mapping[str, Any]
+) -> list[Table]:
+    """All tables of a run that have rows, what needs attention first."""
+    suffix = " (synthetic device)" if is_synthetic(run) else ""
+    made = [
+        failures_table(records, suffix),
+        latency_table(records, suffix),
+        fastest_table(records, suffix),
+        growth_table(fits, "latency", suffix),
+        memory_table(records, suffix),
+        growth_table(fits, "peak_memory", suffix),
+        filling_table(fits, suffix),
+        kv_table(fits, suffix),
+        ceilings_table(run, suffix),
+    ]
+    return [table for table in made if table.rows]
+
+
+def failures_table(records: Sequence[Record], suffix: str = "") -> Table:
+    """What was not measured, grouped by why."""
+    varying = varying_keys(records)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        if not is_ok(record):
+            key = (str(record.get("status")), str(record.get("reason") or "no reason was kept"))
+            groups.setdefault(key, []).append(label(record, varying))
+    rows = [
+        {"status": status, "count": len(names), "reason": reason, "workloads": _some(names)}
+        for (status, reason), names in sorted(groups.items(), key=lambda group: _rank(group[0][0]))
+    ]
+    return Table(
+        name="failures",
+        title=f"Not measured{suffix}",
+        columns=(
+            Column("status", "Status"),
+            Column("count", "Rows", align="right"),
+            Column("reason", "Reason", wraps=True),
+            Column("workloads", "Workloads", priority=1, wraps=True),
+        ),
+        rows=tuple(rows),
+        alarming=lambda row: row["status"] == "wrong_result",
+    )
+
+
+def _rank(status: str) -> int:
+    return _STATUS_ORDER.index(status) if status in _STATUS_ORDER else len(_STATUS_ORDER)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def latency_table(records: Sequence[Record], suffix: str = "") -> Table:
+    """Time of a call with its interval, doubtful rows first, then by series and length."""
+    varying = varying_keys(records)
+    rows = [
+        {**record, "workload": label(record, varying), "flags": list(record.get("flags") or ())}
+        for record in _by_series(records)
+        if is_ok(record)
+    ]
+    rows.sort(key=lambda row: not set(row["flags"]) & set(_DOUBTFUL))
+    return Table(
+        name="latency",
+        title=f"Latency of a call, by median{suffix}",
+        columns=(
+            Column("workload", "Workload"),
+            Column("median_s", "Median", units.seconds, "right"),
+            Column("median_low_s", "low", units.seconds, "right", 1),
+            Column("median_high_s", "high", units.seconds, "right", 1),
+            Column("clock", "Clock", priority=2),
+            Column("mfu", "MFU", units.percent, "right", 1),
+            Column("mbu", "MBU", units.percent, "right", 1),
+            Column("theory_s", "Roofline", units.seconds, "right", 4),
+            Column("num_samples", "Samples", align="right", priority=3),
+            Column("flags", "Flags", _words),
+        ),
+        rows=tuple(rows),
+        notes=tuple(what_is_common(records)),
+    )
+
+
+def _words(flags: Sequence[str]) -> str:
+    return ", ".join(flags)
+
+
+def _by_series(records: Sequence[Record]) -> list[Record]:
+    """Records of one series side by side, by length, the series in the order they came."""
+    varying = varying_keys(records)
+    names = [label(record, varying, without="kv_len") for record in records]
+    order = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    ranked = sorted(
+        zip(names, records, strict=True),
+        key=lambda pair: (order[pair[0]], pair[1].get("kv_len") or 0),
+    )
+    return [record for _, record in ranked]
+
+
+def fastest_table(records: Sequence[Record], suffix: str = "") -> Table:
+    """For each workload that several backends ran: who is the fastest, and by how much."""
+    rows = []
+    for contest in contests(records):
+        names = [str(row.get("backend")) for row in contest.rows]
+        others = zip(names[1:], contest.ratios[1:], strict=True)
+        rows.append(
+            {
+                "workload": contest.name,
+                "fastest": f"{names[0]}, {names[1]} (tie)" if contest.is_tie else names[0],
+                "median_s": contest.medians_s[0],
+                "clock": contest.clock,
+                "others": ", ".join(f"{name} {ratio:.3g}×" for name, ratio in others),
+            }
+        )
+    return Table(
+        name="fastest",
+        title=f"Fastest backend{suffix}",
+        columns=(
+            Column("workload", "Workload"),
+            Column("fastest", "Fastest"),
+            Column("median_s", "Median", units.seconds, "right"),
+            Column("clock", "Clock", priority=1),
+            Column("others", "Others take"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def memory_table(records: Sequence[Record], suffix: str = "") -> Table:
+    """Weights, KV cache and peak activation, each measured and by theory."""
+    varying = varying_keys(records)
+    rows = []
+    for record in _by_series(records):
+        if not is_ok(record):
+            continue
+        peak, theory = (
+            record.get("peak_activation_bytes"),
+            record.get("theory_peak_activation_bytes"),
+        )
+        ratio = peak / theory if peak is not None and theory else None
+        rows.append({**record, "workload": label(record, varying), "peak_ratio": ratio})
+    weights = [Column("weight_bytes", "Weights", units.capacity, "right", 1)]
+    return Table(
+        name="memory",
+        title=f"Memory{suffix}",
+        columns=(
+            Column("workload", "Workload"),
+            *(weights if any(row.get("weight_bytes") for row in rows) else []),
+            Column("kv_bytes", "KV", units.capacity, "right"),
+            Column("theory_kv_bytes", "KV by theory", units.capacity, "right", 2),
+            Column("peak_activation_bytes", "Peak", units.capacity, "right"),
+            Column("theory_peak_activation_bytes", "Peak by theory", units.capacity, "right", 1),
+            Column("peak_ratio", "Ratio", "{:.3f}".format, "right"),
+            Column("peak_rss_bytes", "Resident", units.capacity, "right", 3),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def growth_table(fits: Mapping[str, Any], quantity: str, suffix: str = "") -> Table:
+    """Exponent of n and the terms of ``a + b·n + c·n²`` for each series, lengths before counts."""
+    is_latency = quantity == "latency"
+    show = units.seconds if is_latency else units.capacity
+    unit = "s" if is_latency else "bytes"
+    rows = [
+        _growth_row(fitted, unit) for fitted in fits["series"] if fitted["quantity"] == quantity
+    ]
+    return Table(
+        name=f"growth_{quantity}",
+        title=f"Growth of {'latency' if is_latency else 'peak memory'}{suffix}",
+        columns=(
+            Column("series", "Series"),
+            Column("range", "n", priority=1),
+            Column("exponent", "Exponent", _exponent, "right"),
+            Column("exponent_low", "low", _exponent, "right"),
+            Column("exponent_high", "high", _exponent, "right"),
+            *([Column("clock", "Clock", priority=5)] if is_latency else []),
+            Column(f"a_{unit}", "a", show, "right", 3),
+            Column("b_per_step", "b", show, "right", 3),
+            Column("c_per_step2", "c", show, "right", 3),
+            Column("rules", "Rules"),
+            Column("worst_residual", "Misses by", _whole_percent, "right", 2),
+            Column("change", "Changes", priority=4, wraps=True),
+        ),
+        rows=tuple(rows),
+        notes=(
+            "a + b·n + c·n²: along a length, b is for 1,024 tokens more and c for 1,024² pairs; "
+            "along a count, b is for one more. low and high bound the exponent 95 times in 100.",
+        ),
+    )
+
+
+def _exponent(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"  # + 0.0: no minus before zero
+
+
+def _whole_percent(share: float) -> str:
+    return units.percent(round(share, 4))
+
+
+_TERM_SIGNS = {"constant": "a", "linear": "b·n", "quadratic": "c·n²"}
+
+
+def _growth_row(fitted: Mapping[str, Any], unit: str) -> dict[str, Any]:
+    coefficients = list((fitted["coefficients"] or {}).values())
+    constant, linear, quadratic = [*coefficients, None, None, None][:3]
+    step = 1024 if fitted["axis"] in ("seq_len", "kv_len") else 1
+    changes = []
+    if fitted["fitted_from_because"]:
+        below = units.tokens(fitted["fitted_from"])
+        changes.append(f"{fitted['fitted_from_because']} below {below}")
+    changes += [
+        f"{knot['name']} between {units.tokens(knot['between'][0])} and "
+        f"{units.tokens(knot['between'][1])}"
+        for knot in fitted["knots"]
+    ]
+    return {
+        "series": fitted["name"],
+        "range": _span(fitted["axis"], fitted["exponent_over"]),
+        "exponent": fitted["exponent"],
+        "exponent_low": fitted["exponent_low"],
+        "exponent_high": fitted["exponent_high"],
+        "clock": fitted["clock"],
+        f"a_{unit}": constant,
+        "b_per_step": None if linear is None else linear * step,
+        "c_per_step2": None if quadratic is None else quadratic * step**2,
+        "rules": _rules_words(fitted["rules"], fitted["n"]),
+        "worst_residual": fitted["worst_residual"],
+        "change": "; ".join(changes) or (fitted["why_not"] or ""),
+    }
+
+
+def _span(axis: str, ends: Sequence[int]) -> str:
+    name = "" if axis in ("seq_len", "kv_len") else f"{axis} "
+    return f"{name}{units.tokens(ends[0])}–{units.tokens(ends[1])}"
+
+
+def _rules_words(rules: Sequence[Mapping[str, Any]], n: Sequence[int]) -> str | None:
+    """Which terms are the largest over the measured lengths, each from where on."""
+    seen = [
+        rule
+        for rule in rules
+        if rule["from"] <= n[-1] and (rule["to"] is None or rule["to"] > n[0])
+    ]
+    if not seen:
+        return None
+    words = [_TERM_SIGNS[seen[0]["term"]]]
+    words += [
+        f"{_TERM_SIGNS[rule['term']]} from {units.tokens(round(rule['from']))}" for rule in seen[1:]
+    ]
+    return ", ".join(words)
+
+
+def filling_table(fits: Mapping[str, Any], suffix: str = "") -> Table:
+    """At which prompt length weights, Q, K, V and the peak fill the device."""
+    rows = [
+        {
+            "series": one["name"],
+            "seq_len": one["seq_len"],
+            "device_bytes": one["device_bytes"],
+            "longest_measured": one["longest_measured"],
+            "why_not": one["why_not"] or "",
+        }
+        for one in fits["passes_device"]
+    ]
+    return Table(
+        name="fills_device",
+        title=f"Length that fills the device, extrapolated{suffix}",
+        columns=(
+            Column("series", "Series"),
+            Column("seq_len", "n", "{:,}".format, "right"),
+            Column("device_bytes", "Memory", units.capacity, "right"),
+            Column("longest_measured", "Measured to", units.tokens, "right"),
+            Column("why_not", "Why not", priority=1, wraps=True),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def kv_table(fits: Mapping[str, Any], suffix: str = "") -> Table:
+    """Bytes a token against theory, and what a cache takes beyond its tokens."""
+    rows = [
+        {**one, "series": one["name"], "range": _span("kv_len", (one["from"], one["to"]))}
+        for one in fits["kv"]
+    ]
+    return Table(
+        name="kv",
+        title=f"KV cache{suffix}",
+        columns=(
+            Column("series", "Series"),
+            Column("range", "Tokens", priority=3),
+            Column("bytes_per_token", "A token", units.capacity, "right"),
+            Column("theory_bytes_per_token", "theory", units.capacity, "right"),
+            Column("verdict", "Verdict"),
+            Column("overshoot_bytes", "Overshoot", units.capacity, "right", 1),
+            Column("step_tokens", "Step", align="right", priority=2),
+            Column("waste_at_end", "Unused", units.percent, "right", 1),
+        ),
+        rows=tuple(rows),
+        alarming=lambda row: row["verdict"] == "wrong",
+        notes=(
+            "Overshoot: bytes beyond the cache while a step copies it. Step: tokens by which the "
+            "cache grows. Unused: at the end, as a share of the tokens held.",
+        ),
+    )
+
+
+def ceilings_table(run: Mapping[str, Any], suffix: str = "") -> Table:
+    """The roofs that MFU and MBU are shares of, as this device was measured."""
+    ceilings = run.get("ceilings") or {}
+    rows = [
+        {
+            "what": f"matrix product, {dtype}",
+            "per_s": roof.get("flops_per_s"),
+            "per_cpu_s": roof.get("flops_per_cpu_s"),
+            "unit": "FLOP",
+        }
+        for dtype, roof in (ceilings.get("matmul") or {}).items()
+    ]
+    if ceilings.get("copy_bytes_per_s") is not None:
+        rows.append(
+            {
+                "what": "copy, reads and writes",
+                "per_s": ceilings["copy_bytes_per_s"],
+                "per_cpu_s": ceilings.get("copy_bytes_per_cpu_s"),
+                "unit": "B",
+            }
+        )
+    return Table(
+        name="ceilings",
+        title=f"Measured roofs{suffix}",
+        columns=(
+            Column("what", "What"),
+            Column("per_s", "a second", _scaled_rate, "right"),
+            Column("per_cpu_s", "a CPU second", _scaled_rate, "right"),
+            Column("unit", "Unit"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _scaled_rate(value: float) -> str:
+    return units.rate(value, "")
+
+
+def report_md(run: Run, fits: Mapping[str, Any]) -> str:
+    """The report as GitHub renders it: what was found in sentences, then how, then all tables."""
+    header, records = run.header, run.records
+    made = tables(header, records, fits)
+    synthetic = " (synthetic device)" if is_synthetic(header) else ""
+    name = facts_of(header).get("name") or facts_of(header).get("kind") or "an unnamed device"
+    parts = [f"# Attention on {markdown_escaped(str(name))}{synthetic}\n"]
+    roofs = roof_words(header)
+    parts.append(
+        markdown_escaped(
+            " ".join([what_was_measured(header, records), *([roofs] if roofs else [])])
+        )
+        + "\n"
+    )
+    sections = {
+        "Fastest": shortened(fastest_words(records), "the table 'Fastest backend'"),
+        "Time": shortened(growth_words(fits, "latency"), "the table 'Growth of latency'"),
+        "Memory": [
+            *shortened(growth_words(fits, "peak_memory"), "the table 'Growth of peak memory'"),
+            *filling_words(fits),
+        ],
+        "KV cache": shortened(kv_words(fits), "the table 'KV cache'"),
+        "What to doubt": [
+            *doubts(records),
+            *(f"The last line of {torn} was cut in half by a crash." for torn in run.torn),
+        ],
+    }
+    for title, sentences in sections.items():
+        if sentences:
+            parts.append(f"## {title}{synthetic}\n")
+            parts.append("".join(f"- {markdown_escaped(said)}\n" for said in sentences))
+    parts.append(f"## How it was measured{synthetic}\n")
+    parts.append(_code(str(header.get("command") or "no command was kept")))
+    parts.append(_environment(header))
+    parts.append("## Tables\n")
+    parts += [markdown_text(table) for table in made]
+    parts.append(_legend(records))
+    return "\n".join(parts)
+
+
+def _code(text: str) -> str:
+    fence = "```"
+    return f"{fence}sh\n{plain(text).replace(fence, '')}\n{fence}\n"
+
+
+def _environment(header: Mapping[str, Any]) -> str:
+    facts = {key: value for key, value in facts_of(header).items() if value is not None}
+    shown = {
+        **{f"device: {key}": value for key, value in facts.items()},
+        **{f"version: {key}": value for key, value in (header.get("versions") or {}).items()},
+        **{key: header.get(key) for key in ("seed", "started", "finished") if key in header},
+    }
+    lines = ["| Fact | Value |", "| :--- | :--- |"]
+    lines += [
+        f"| {markdown_escaped(key)} | {markdown_escaped(_fact(key, value))} |"
+        for key, value in shown.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _fact(key: str, value: Any) -> str:
+    if key.endswith("_bytes") and isinstance(value, int | float):
+        return units.capacity(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={item}" for name, item in value.items())
+    return str(value)
+
+
+_LEGEND = {
+    "Median, low, high": "the median of all samples and its distribution-free 95 % interval.",
+    "Clock": "wall is elapsed time; cpu is CPU time of all threads, which other work on the "
+    "machine hardly moves.",
+    "MFU, MBU": "FLOP and bytes that the algorithm needs, by the second, as shares of the "
+    "measured matrix product and copy. A working set that stays in a cache passes 100 % MBU.",
+    "Roofline": "the least time those two roofs allow.",
+    "Peak": "bytes that a call allocates beyond its inputs, at their highest, by the "
+    "allocator's own count.",
+    "Exponent": "p of n^p, fitted in log-log where the constant term hardly weighs.",
+    "Misses by": "how far the law is from the worst of its own points. Over 10 % it foretells "
+    "nothing.",
+    "Changes": "where the law changes, with the cause; or why it does not reach beyond what was "
+    "measured.",
+}
+
+
+def _legend(records: Sequence[Record]) -> str:
+    flags = sorted({flag for record in records for flag in record.get("flags") or ()})
+    words = _LEGEND | {flag: f"{FLAG_WORDS[flag]}." for flag in flags if flag in FLAG_WORDS}
+    lines = [f"- **{markdown_escaped(name)}**: {said}" for name, said in words.items()]
+    return "## Legend\n\n" + "\n".join(lines) + "\n"

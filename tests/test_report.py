@@ -1,0 +1,198 @@
+"""The report of a run: the same bytes each time, readable on its own, safe whatever it is given."""
+
+import csv
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnprof.errors import UsageError
+from attnprof.fit import fit_run
+from attnprof.records import Run
+from attnprof.render import Table, markdown_text
+from attnprof.report import (
+    RESULT_KEYS,
+    failures_table,
+    latency_table,
+    memory_table,
+    report_md,
+    results_csv,
+    tables,
+    write_reports,
+)
+
+# Measured with `attnprof sweep quick` on two busy cores, one thread; one cache left out for size.
+CPU_RUN = Path(__file__).parent / "golden" / "cpu-run"
+DESIGNED_KEYS = (
+    "workload_id", "scope", "phase", "attention", "variant", "window_len", "position",
+    "kv_cache", "backend", "device", "dtype", "kv_dtype", "batch_size", "q_len", "kv_len",
+    "num_q_heads", "num_kv_heads", "head_dim", "num_layers", "status", "reason", "num_samples",
+    "median_s", "median_low_s", "median_high_s", "median_cpu_s", "clock", "flags", "flops",
+    "bytes_moved", "achieved_flops_per_s", "mfu", "mbu", "weight_bytes", "kv_bytes",
+    "peak_activation_bytes", "theory_kv_bytes", "theory_peak_activation_bytes", "theory_s",
+)  # fmt: skip
+
+
+@pytest.fixture
+def cpu_run(tmp_path: Path) -> Path:
+    for name in ("run.json", "records.jsonl"):
+        shutil.copy(CPU_RUN / name, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def records() -> list[dict[str, Any]]:
+    lines = (CPU_RUN / "records.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def report(header: dict[str, Any], records: list[dict[str, Any]]) -> str:
+    run = Run(Path("run"), header, tuple(records))
+    return report_md(run, fit_run(header, records))
+
+
+def test_the_report_of_a_real_run_is_the_golden_one(
+    cpu_run: Path, golden: Callable[[str, str], None]
+) -> None:
+    write_reports(cpu_run)
+    golden("cpu-run/report.md", (cpu_run / "report.md").read_text(encoding="utf-8"))
+
+
+def test_reports_made_again_are_the_same_bytes(cpu_run: Path) -> None:
+    first = {path: path.read_bytes() for path in write_reports(cpu_run)}
+    assert sorted(path.name for path in first) == ["fit.json", "report.md", "results.csv"]
+    assert {path: path.read_bytes() for path in write_reports(cpu_run)} == first
+    assert not list(cpu_run.glob(".*"))
+
+
+def test_results_have_a_row_for_each_workload_and_a_column_for_each_key_of_the_design(
+    records: list[dict[str, Any]],
+) -> None:
+    rows = list(csv.DictReader(io.StringIO(results_csv(records))))
+    assert len(rows) == len(records)
+    assert set(DESIGNED_KEYS) <= set(rows[0]) == set(RESULT_KEYS)
+    for row, record in zip(rows, records, strict=True):
+        assert row["workload_id"] == record["workload_id"]
+        assert float(row["median_s"]) == record["median_s"]
+        assert row["window_len"] == ("" if record["window_len"] is None else "256")
+
+
+def test_fits_are_strict_json(cpu_run: Path) -> None:
+    write_reports(cpu_run)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    fits = json.loads((cpu_run / "fit.json").read_text(), parse_constant=refuse)
+    assert fits["format"] == 1
+    for series in fits["series"]:
+        assert {"exponent", "exponent_low", "exponent_high", "coefficients"} <= set(series)
+
+
+def test_a_file_that_cannot_be_replaced_is_an_error_that_leaves_nothing_behind(
+    cpu_run: Path,
+) -> None:
+    (cpu_run / "fit.json").mkdir()
+    with pytest.raises(UsageError, match=r"cannot write .*fit\.json"):
+        write_reports(cpu_run)
+    assert not list(cpu_run.glob(".*"))
+
+
+def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no run"):
+        write_reports(tmp_path)
+
+
+def test_a_torn_last_line_is_reported_and_the_rest_is_read(cpu_run: Path) -> None:
+    with (cpu_run / "records.jsonl").open("a") as file:
+        file.write('{"workload_id": "prefill-ca')
+    write_reports(cpu_run)
+    assert "last line of records.jsonl was cut in half" in (cpu_run / "report.md").read_text()
+
+
+def test_a_run_without_any_record_still_has_a_report() -> None:
+    text = report({"device": {"name": "a CPU", "kind": "cpu"}}, [])
+    assert "0 workloads on a CPU (cpu): 0 measured." in text
+
+
+def test_a_wrong_result_comes_first_in_red_and_its_time_is_used_nowhere(
+    records: list[dict[str, Any]],
+) -> None:
+    records[3] |= {"status": "unsupported", "reason": "no such kernel"}
+    records[9] |= {"status": "wrong_result", "reason": "differs by 0.5, the bound is 0.001"}
+    failures = failures_table(records)
+    assert [row["status"] for row in failures.rows] == ["wrong_result", "unsupported"]
+    assert failures.alarming is not None
+    assert [failures.alarming(row) for row in failures.rows] == [True, False]
+    for table in (latency_table(records), memory_table(records)):
+        assert len(table.rows) == len(records) - 2
+    fits = fit_run({}, records)
+    assert not any(records[9]["kv_len"] in one["n"] for one in fits["series"]
+                   if one["name"] == "prefill flash" and one["quantity"] == "latency")  # fmt: skip
+    assert "Wrong result: prefill flash 512. Its time is not used." in report({}, records)
+
+
+def test_failures_of_one_reason_are_one_row(records: list[dict[str, Any]]) -> None:
+    for record in records[:5]:
+        record |= {"status": "unsupported", "reason": "no such kernel"}
+    (row,) = failures_table(records).rows
+    assert row["count"] == 5
+    assert row["workloads"].endswith("and 2 more")
+
+
+def test_a_noisy_row_is_seen_before_the_steady_ones(records: list[dict[str, Any]]) -> None:
+    records[7]["flags"] = ["noisy"]
+    names = [row["workload"] for row in latency_table(records).rows]
+    assert names[0] == "prefill math 2k"
+    assert names[1:3] == ["prefill eager 256", "prefill eager 512"]
+
+
+def test_every_title_of_a_synthetic_run_says_so(records: list[dict[str, Any]]) -> None:
+    text = report({"device": {"name": "law", "kind": "synthetic", "memory_bytes": 2**34}}, records)
+    titles = re.findall(r"^#+ .*$", text, re.MULTILINE)
+    assert len(titles) > 10
+    assert [title for title in titles if "(synthetic device)" not in title] == [
+        "## Tables",
+        "## Legend",
+    ]
+
+
+def test_names_from_elsewhere_cannot_break_the_report(records: list[dict[str, Any]]) -> None:
+    evil = "<script>x</script> | a\n# b ```\x1b[31m"
+    records[0] |= {"status": "crashed", "reason": evil}
+    text = report({"command": evil, "device": {"name": evil, "kind": "cpu"}}, records)
+    assert "<script>" not in text.replace("```sh\n<script>", "")
+    assert "\x1b" not in text
+    assert "\n# b" not in text
+    assert text.count("```") == 2
+
+
+def test_what_the_sentences_say_is_what_the_tables_hold(
+    records: list[dict[str, Any]], cpu_run: Path
+) -> None:
+    header = json.loads((cpu_run / "run.json").read_text())
+    text = report(header, records)
+    assert "prefill 2k: flash is the fastest, 2.76× as fast as math" in text
+    assert "Peak memory of prefill eager grows as n^2.00" in text
+    assert "A token takes 4 KiB of KV cache, as theory says, in each of 4 caches." in text
+    assert "grows in steps of 16 tokens" in text
+    assert "24 of 26 rows" not in text
+    assert "26 of 26 rows are contended" in text
+
+
+def test_every_table_is_written_as_valid_markdown(records: list[dict[str, Any]]) -> None:
+    made = tables({}, records, fit_run({}, records))
+    assert {"latency", "memory", "kv", "growth_latency"} <= {table.name for table in made}
+    for table in made:
+        _assert_rows_have_all_cells(table)
+
+
+def _assert_rows_have_all_cells(table: Table) -> None:
+    lines = [line for line in markdown_text(table).splitlines() if line.startswith("|")]
+    assert len(lines) == len(table.rows) + 2
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(table.columns) + 1}
