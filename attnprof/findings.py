@@ -5,6 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnprof.fit import WORST_RESIDUAL
+from attnprof.run_header import (
+    Header,
+    ceilings_of,
+    device_name,
+    facts_of,
+    is_synthetic,
+    kind_of,
+    missing_workloads,
+)
 from attnprof.series import (
     IDENTITY,
     Contest,
@@ -37,16 +46,6 @@ FLAG_WORDS = {
 }
 
 
-def facts_of(run: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The facts of the device that a run was made on."""
-    device = run.get("device")
-    return device if isinstance(device, Mapping) else {"name": device, "kind": device}
-
-
-def is_synthetic(run: Mapping[str, Any]) -> bool:
-    return str(facts_of(run).get("kind")) == "synthetic"
-
-
 def counted(count: int, noun: str) -> str:
     """A count and its noun.
 
@@ -56,11 +55,10 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def what_was_measured(run: Mapping[str, Any], records: Sequence[Record]) -> str:
+def what_was_measured(header: Header, records: Sequence[Record]) -> str:
     """Which device, how many workloads, how many of them well."""
-    facts = facts_of(run)
-    threads = facts.get("threads")
-    on = f"{facts.get('name') or 'an unnamed device'} ({facts.get('kind') or 'unknown kind'}"
+    threads = facts_of(header).get("threads")
+    on = f"{device_name(header)} ({kind_of(header) or 'unknown kind'}"
     on += f", {counted(threads, 'thread')})" if isinstance(threads, int) else ")"
     good = sum(map(is_ok, records))
     failed = Counter(str(record.get("status")) for record in records if not is_ok(record))
@@ -68,7 +66,9 @@ def what_was_measured(run: Mapping[str, Any], records: Sequence[Record]) -> str:
     said += "".join(
         f", {count} {STATUS_WORDS.get(status, status)}" for status, count in sorted(failed.items())
     )
-    synthetic = " The device is synthetic: its times follow a formula." if is_synthetic(run) else ""
+    synthetic = (
+        " The device is synthetic: its times follow a formula." if is_synthetic(header) else ""
+    )
     return f"{said}.{synthetic}"
 
 
@@ -188,8 +188,8 @@ def kv_words(fits: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def doubts(records: Sequence[Record]) -> list[str]:
-    """What not to lean on: failed rows, and rows with a flag."""
+def doubts(header: Header, records: Sequence[Record]) -> list[str]:
+    """What not to lean on: failed rows, rows with a flag, what the sweep noted, what is missing."""
     varying = varying_keys(records)
     wrong = [record for record in records if record.get("status") == "wrong_result"]
     said = [f"Wrong result: {label(record, varying)}. Its time is not used." for record in wrong]
@@ -199,12 +199,18 @@ def doubts(records: Sequence[Record]) -> list[str]:
         f"{count} of {good} rows are {flag}: {FLAG_WORDS.get(flag, 'see the record')}."
         for flag, count in sorted(flags.items())
     ]
+    said += [f"The sweep noted: {note}" for note in header.get("notes") or ()]
+    if missing := missing_workloads(header, records):
+        said.append(
+            f"{counted(len(missing), 'workload')} of {len(header['workloads'])} are missing: the "
+            "sweep was stopped, and --resume goes on with it."
+        )
     return said
 
 
-def roof_words(run: Mapping[str, Any]) -> str | None:
+def roof_words(header: Header) -> str | None:
     """The measured ceilings, in one sentence."""
-    ceilings = run.get("ceilings") or {}
+    ceilings = ceilings_of(header)
     parts = [
         f"{rate(roof.get('flops_per_s'), 'FLOP/s')} in {dtype}"
         for dtype, roof in (ceilings.get("matmul") or {}).items()

@@ -15,6 +15,7 @@ from attnprof.errors import CannotMeasureError
 from attnprof.kv_growth import kv_fits
 from attnprof.regimes import Candidate, blocks_grow_at, candidates, next_threshold
 from attnprof.regression import Interval, Law, polynomial_law, power_law, ruling_terms
+from attnprof.run_header import Header, facts_of
 from attnprof.series import UNIT_OF_AXIS, Record, Series, group_series, positive
 from attnprof.theory.memory import mask_bytes
 from attnprof.theory.traffic import query_bytes
@@ -34,14 +35,14 @@ _LEAST_FIT_POINTS = 3
 _WEIGHTY_CONSTANT = 0.01  # of the smallest value; less does not bend an exponent
 
 
-def fit_run(run: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Any]:
+def fit_run(header: Header, records: Sequence[Record]) -> dict[str, Any]:
     """The content of ``fit.json``.
 
     Args:
-        run: The content of ``run.json``; its device facts give cache and memory sizes.
+        header: The content of ``run.json``; its facts give cache and memory sizes.
         records: The lines of ``records.jsonl``. Those that are not ``ok`` are left out.
     """
-    device = run.get("device") or {}
+    device = facts_of(header)
     all_series = group_series(records)
     return {
         "format": FORMAT_VERSION,

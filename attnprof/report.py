@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,16 @@ from attnprof.errors import UsageError
 from attnprof.findings import (
     FLAG_WORDS,
     doubts,
-    facts_of,
     fastest_words,
     filling_words,
     growth_words,
-    is_synthetic,
     kv_words,
     roof_words,
     shortened,
     what_was_measured,
 )
 from attnprof.fit import fit_run
+from attnprof.growth_tables import filling_table, growth_table, kv_table
 from attnprof.records import Run, read_run
 from attnprof.render import (
     Column,
@@ -31,6 +31,16 @@ from attnprof.render import (
     markdown_text,
     plain,
     without_nan,
+)
+from attnprof.run_header import (
+    Header,
+    ceilings_of,
+    command_of,
+    device_name,
+    facts_of,
+    in_grid_order,
+    is_synthetic,
+    kind_of,
 )
 from attnprof.series import Record, contests, is_ok, label, varying_keys, what_is_common
 
@@ -67,7 +77,8 @@ def write_reports(run_dir: Path) -> list[Path]:
         UsageError: No run there, or it cannot be written to.
     """
     run = read_run(run_dir)
-    fits = fit_run({**run.header, "device": facts_of(run.header)}, run.records)
+    run = replace(run, records=tuple(in_grid_order(run.header, run.records)))
+    fits = fit_run(run.header, run.records)
     texts = {
         RESULTS_FILE: results_csv(run.records),
         FIT_FILE: json.dumps(without_nan(fits), indent=1) + "\n",
@@ -101,11 +112,9 @@ def results_table(records: Sequence[Record]) -> Table:
     return Table("results", "Results", columns, tuple(records))
 
 
-def tables(
-    run: Mapping[str, Any], records: Sequence[Record], fits: Mapping[str, Any]
-) -> list[Table]:
+def tables(header: Header, records: Sequence[Record], fits: Mapping[str, Any]) -> list[Table]:
     """All tables of a run that have rows, what needs attention first."""
-    suffix = " (synthetic device)" if is_synthetic(run) else ""
+    suffix = " (synthetic device)" if is_synthetic(header) else ""
     made = [
         failures_table(records, suffix),
         latency_table(records, suffix),
@@ -115,7 +124,7 @@ def tables(
         growth_table(fits, "peak_memory", suffix),
         filling_table(fits, suffix),
         kv_table(fits, suffix),
-        ceilings_table(run, suffix),
+        ceilings_table(header, suffix),
     ]
     return [table for table in made if table.rows]
 
@@ -260,157 +269,9 @@ def memory_table(records: Sequence[Record], suffix: str = "") -> Table:
     )
 
 
-def growth_table(fits: Mapping[str, Any], quantity: str, suffix: str = "") -> Table:
-    """Exponent of n and the terms of ``a + b·n + c·n²`` for each series, lengths before counts."""
-    is_latency = quantity == "latency"
-    show = units.seconds if is_latency else units.capacity
-    unit = "s" if is_latency else "bytes"
-    rows = [
-        _growth_row(fitted, unit) for fitted in fits["series"] if fitted["quantity"] == quantity
-    ]
-    return Table(
-        name=f"growth_{quantity}",
-        title=f"Growth of {'latency' if is_latency else 'peak memory'}{suffix}",
-        columns=(
-            Column("series", "Series"),
-            Column("range", "n", priority=1),
-            Column("exponent", "Exponent", _exponent, "right"),
-            Column("exponent_low", "low", _exponent, "right"),
-            Column("exponent_high", "high", _exponent, "right"),
-            *([Column("clock", "Clock", priority=5)] if is_latency else []),
-            Column(f"a_{unit}", "a", show, "right", 3),
-            Column("b_per_step", "b", show, "right", 3),
-            Column("c_per_step2", "c", show, "right", 3),
-            Column("rules", "Rules"),
-            Column("worst_residual", "Misses by", _whole_percent, "right", 2),
-            Column("change", "Changes", priority=4, wraps=True),
-        ),
-        rows=tuple(rows),
-        notes=(
-            "a + b·n + c·n²: along a length, b is for 1,024 tokens more and c for 1,024² pairs; "
-            "along a count, b is for one more. low and high bound the exponent 95 times in 100.",
-        ),
-    )
-
-
-def _exponent(value: float) -> str:
-    return f"{round(value, 2) + 0.0:.2f}"  # + 0.0: no minus before zero
-
-
-def _whole_percent(share: float) -> str:
-    return units.percent(round(share, 4))
-
-
-_TERM_SIGNS = {"constant": "a", "linear": "b·n", "quadratic": "c·n²"}
-
-
-def _growth_row(fitted: Mapping[str, Any], unit: str) -> dict[str, Any]:
-    coefficients = list((fitted["coefficients"] or {}).values())
-    constant, linear, quadratic = [*coefficients, None, None, None][:3]
-    step = 1024 if fitted["axis"] in ("seq_len", "kv_len") else 1
-    changes = []
-    if fitted["fitted_from_because"]:
-        below = units.tokens(fitted["fitted_from"])
-        changes.append(f"{fitted['fitted_from_because']} below {below}")
-    changes += [
-        f"{knot['name']} between {units.tokens(knot['between'][0])} and "
-        f"{units.tokens(knot['between'][1])}"
-        for knot in fitted["knots"]
-    ]
-    return {
-        "series": fitted["name"],
-        "range": _span(fitted["axis"], fitted["exponent_over"]),
-        "exponent": fitted["exponent"],
-        "exponent_low": fitted["exponent_low"],
-        "exponent_high": fitted["exponent_high"],
-        "clock": fitted["clock"],
-        f"a_{unit}": constant,
-        "b_per_step": None if linear is None else linear * step,
-        "c_per_step2": None if quadratic is None else quadratic * step**2,
-        "rules": _rules_words(fitted["rules"], fitted["n"]),
-        "worst_residual": fitted["worst_residual"],
-        "change": "; ".join(changes) or (fitted["why_not"] or ""),
-    }
-
-
-def _span(axis: str, ends: Sequence[int]) -> str:
-    name = "" if axis in ("seq_len", "kv_len") else f"{axis} "
-    return f"{name}{units.tokens(ends[0])}–{units.tokens(ends[1])}"
-
-
-def _rules_words(rules: Sequence[Mapping[str, Any]], n: Sequence[int]) -> str | None:
-    """Which terms are the largest over the measured lengths, each from where on."""
-    seen = [
-        rule
-        for rule in rules
-        if rule["from"] <= n[-1] and (rule["to"] is None or rule["to"] > n[0])
-    ]
-    if not seen:
-        return None
-    words = [_TERM_SIGNS[seen[0]["term"]]]
-    words += [
-        f"{_TERM_SIGNS[rule['term']]} from {units.tokens(round(rule['from']))}" for rule in seen[1:]
-    ]
-    return ", ".join(words)
-
-
-def filling_table(fits: Mapping[str, Any], suffix: str = "") -> Table:
-    """At which prompt length weights, Q, K, V and the peak fill the device."""
-    rows = [
-        {
-            "series": one["name"],
-            "seq_len": one["seq_len"],
-            "device_bytes": one["device_bytes"],
-            "longest_measured": one["longest_measured"],
-            "why_not": one["why_not"] or "",
-        }
-        for one in fits["passes_device"]
-    ]
-    return Table(
-        name="fills_device",
-        title=f"Length that fills the device, extrapolated{suffix}",
-        columns=(
-            Column("series", "Series"),
-            Column("seq_len", "n", "{:,}".format, "right"),
-            Column("device_bytes", "Memory", units.capacity, "right"),
-            Column("longest_measured", "Measured to", units.tokens, "right"),
-            Column("why_not", "Why not", priority=1, wraps=True),
-        ),
-        rows=tuple(rows),
-    )
-
-
-def kv_table(fits: Mapping[str, Any], suffix: str = "") -> Table:
-    """Bytes a token against theory, and what a cache takes beyond its tokens."""
-    rows = [
-        {**one, "series": one["name"], "range": _span("kv_len", (one["from"], one["to"]))}
-        for one in fits["kv"]
-    ]
-    return Table(
-        name="kv",
-        title=f"KV cache{suffix}",
-        columns=(
-            Column("series", "Series"),
-            Column("range", "Tokens", priority=3),
-            Column("bytes_per_token", "A token", units.capacity, "right"),
-            Column("theory_bytes_per_token", "theory", units.capacity, "right"),
-            Column("verdict", "Verdict"),
-            Column("overshoot_bytes", "Overshoot", units.capacity, "right", 1),
-            Column("step_tokens", "Step", align="right", priority=2),
-            Column("waste_at_end", "Unused", units.percent, "right", 1),
-        ),
-        rows=tuple(rows),
-        alarming=lambda row: row["verdict"] == "wrong",
-        notes=(
-            "Overshoot: bytes beyond the cache while a step copies it. Step: tokens by which the "
-            "cache grows. Unused: at the end, as a share of the tokens held.",
-        ),
-    )
-
-
-def ceilings_table(run: Mapping[str, Any], suffix: str = "") -> Table:
+def ceilings_table(header: Header, suffix: str = "") -> Table:
     """The roofs that MFU and MBU are shares of, as this device was measured."""
-    ceilings = run.get("ceilings") or {}
+    ceilings = ceilings_of(header)
     rows = [
         {
             "what": f"matrix product, {dtype}",
@@ -451,8 +312,7 @@ def report_md(run: Run, fits: Mapping[str, Any]) -> str:
     header, records = run.header, run.records
     made = tables(header, records, fits)
     synthetic = " (synthetic device)" if is_synthetic(header) else ""
-    name = facts_of(header).get("name") or facts_of(header).get("kind") or "an unnamed device"
-    parts = [f"# Attention on {markdown_escaped(str(name))}{synthetic}\n"]
+    parts = [f"# Attention on {markdown_escaped(device_name(header))}{synthetic}\n"]
     roofs = roof_words(header)
     parts.append(
         markdown_escaped(
@@ -469,7 +329,7 @@ def report_md(run: Run, fits: Mapping[str, Any]) -> str:
         ],
         "KV cache": shortened(kv_words(fits), "the table 'KV cache'"),
         "What to doubt": [
-            *doubts(records),
+            *doubts(header, records),
             *(f"The last line of {torn} was cut in half by a crash." for torn in run.torn),
         ],
     }
@@ -478,7 +338,9 @@ def report_md(run: Run, fits: Mapping[str, Any]) -> str:
             parts.append(f"## {title}{synthetic}\n")
             parts.append("".join(f"- {markdown_escaped(said)}\n" for said in sentences))
     parts.append(f"## How it was measured{synthetic}\n")
-    parts.append(_code(str(header.get("command") or "no command was kept")))
+    parts.append(
+        _code(command) if (command := command_of(header)) else "The command was not kept.\n"
+    )
     parts.append(_environment(header))
     parts.append("## Tables\n")
     parts += [markdown_text(table) for table in made]
@@ -491,17 +353,14 @@ def _code(text: str) -> str:
     return f"{fence}sh\n{plain(text).replace(fence, '')}\n{fence}\n"
 
 
-def _environment(header: Mapping[str, Any]) -> str:
-    facts = {key: value for key, value in facts_of(header).items() if value is not None}
-    shown = {
-        **{f"device: {key}": value for key, value in facts.items()},
-        **{f"version: {key}": value for key, value in (header.get("versions") or {}).items()},
-        **{key: header.get(key) for key in ("seed", "started", "finished") if key in header},
-    }
+def _environment(header: Header) -> str:
+    common = {key: header.get(key) for key in ("attnprof", "seed", "started", "finished", "plan")}
+    shown = {"kind": kind_of(header), **facts_of(header), **common}
     lines = ["| Fact | Value |", "| :--- | :--- |"]
     lines += [
         f"| {markdown_escaped(key)} | {markdown_escaped(_fact(key, value))} |"
         for key, value in shown.items()
+        if value is not None
     ]
     return "\n".join(lines) + "\n"
 

@@ -59,7 +59,7 @@ def quadratic(n: int) -> float:
 
 
 def only(records: list[dict[str, Any]], quantity: str = "latency") -> dict[str, Any]:
-    found = fit_run({"device": DEVICE}, records)["series"]
+    found = fit_run({"facts": DEVICE}, records)["series"]
     (one,) = [series for series in found if series["quantity"] == quantity]
     assert isinstance(one, dict)
     return one
@@ -340,7 +340,7 @@ def test_page_faults_begin_where_the_allocator_hands_blocks_back(
 ) -> None:
     (series,) = [
         one
-        for one in fit_run({"device": CPU | facts}, eager(cliff))["series"]
+        for one in fit_run({"facts": CPU | facts}, eager(cliff))["series"]
         if one["quantity"] == "latency"
     ]
     assert [knot["name"] for knot in series["knots"]] == ([name] if name else [])
@@ -352,7 +352,7 @@ def test_counted_page_faults_say_where_they_begin() -> None:
         pages = row["peak_activation_bytes"] // 4096
         row["minor_faults"] = [pages if row["kv_len"] > 1024 else 0] * 5
     (series,) = [
-        one for one in fit_run({"device": CPU}, rows)["series"] if one["quantity"] == "latency"
+        one for one in fit_run({"facts": CPU}, rows)["series"] if one["quantity"] == "latency"
     ]
     assert series["knots"][0]["name"] == "page faults begin"
 
@@ -407,7 +407,7 @@ def test_score_memory_grows_quadratically_until_it_fills_the_device() -> None:
     def math_peak(n: int) -> int:
         return 8 * n * n * 9 + 8 * n * 64 * 4
 
-    document = fit_run({"device": DEVICE}, peaks(math_peak, LENGTHS[:4]))
+    document = fit_run({"facts": DEVICE}, peaks(math_peak, LENGTHS[:4]))
     assert document["series"][0]["exponent"] == pytest.approx(2, abs=0.05)
     (full,) = document["passes_device"]
     n = full["seq_len"]
@@ -419,7 +419,7 @@ def test_score_memory_grows_quadratically_until_it_fills_the_device() -> None:
 
 
 def test_a_length_that_fills_an_unknown_memory_is_not_given() -> None:
-    assert fit_run({"device": {}}, peaks(lambda n: 72 * n * n))["passes_device"] == []
+    assert fit_run({"facts": {}}, peaks(lambda n: 72 * n * n))["passes_device"] == []
 
 
 # The KV cache

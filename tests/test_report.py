@@ -116,7 +116,7 @@ def test_a_torn_last_line_is_reported_and_the_rest_is_read(cpu_run: Path) -> Non
 
 
 def test_a_run_without_any_record_still_has_a_report() -> None:
-    text = report({"device": {"name": "a CPU", "kind": "cpu"}}, [])
+    text = report({"facts": {"name": "a CPU"}, "conditions": {"device_kind": "cpu"}}, [])
     assert "0 workloads on a CPU (cpu): 0 measured." in text
 
 
@@ -153,7 +153,9 @@ def test_a_noisy_row_is_seen_before_the_steady_ones(records: list[dict[str, Any]
 
 
 def test_every_title_of_a_synthetic_run_says_so(records: list[dict[str, Any]]) -> None:
-    text = report({"device": {"name": "law", "kind": "synthetic", "memory_bytes": 2**34}}, records)
+    text = report(
+        {"facts": {"memory_bytes": 2**34}, "conditions": {"device_kind": "synthetic"}}, records
+    )
     titles = re.findall(r"^#+ .*$", text, re.MULTILINE)
     assert len(titles) > 10
     assert [title for title in titles if "(synthetic device)" not in title] == [
@@ -165,7 +167,9 @@ def test_every_title_of_a_synthetic_run_says_so(records: list[dict[str, Any]]) -
 def test_names_from_elsewhere_cannot_break_the_report(records: list[dict[str, Any]]) -> None:
     evil = "<script>x</script> | a\n# b ```\x1b[31m"
     records[0] |= {"status": "crashed", "reason": evil}
-    text = report({"command": evil, "device": {"name": evil, "kind": "cpu"}}, records)
+    text = report(
+        {"command": evil, "facts": {"name": evil, "libc": evil}, "notes": [evil]}, records
+    )
     assert "<script>" not in text.replace("```sh\n<script>", "")
     assert "\x1b" not in text
     assert "\n# b" not in text

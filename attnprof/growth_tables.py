@@ -1,0 +1,155 @@
+"""Fits -> the tables of growth: exponents and terms, lengths that fill the device, KV bytes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnprof import units
+from attnprof.render import Column, Table
+
+
+def growth_table(fits: Mapping[str, Any], quantity: str, suffix: str = "") -> Table:
+    """Exponent of n and the terms of ``a + b·n + c·n²`` for each series, lengths before counts."""
+    is_latency = quantity == "latency"
+    show = units.seconds if is_latency else units.capacity
+    unit = "s" if is_latency else "bytes"
+    rows = [
+        _growth_row(fitted, unit) for fitted in fits["series"] if fitted["quantity"] == quantity
+    ]
+    return Table(
+        name=f"growth_{quantity}",
+        title=f"Growth of {'latency' if is_latency else 'peak memory'}{suffix}",
+        columns=(
+            Column("series", "Series"),
+            Column("range", "n", priority=1),
+            Column("exponent", "Exponent", _exponent, "right"),
+            Column("exponent_low", "low", _exponent, "right"),
+            Column("exponent_high", "high", _exponent, "right"),
+            *([Column("clock", "Clock", priority=5)] if is_latency else []),
+            Column(f"a_{unit}", "a", show, "right", 3),
+            Column("b_per_step", "b", show, "right", 3),
+            Column("c_per_step2", "c", show, "right", 3),
+            Column("rules", "Rules"),
+            Column("worst_residual", "Misses by", _whole_percent, "right", 2),
+            Column("change", "Changes", priority=4, wraps=True),
+        ),
+        rows=tuple(rows),
+        notes=(
+            "a + b·n + c·n²: along a length, b is for 1,024 tokens more and c for 1,024² pairs; "
+            "along a count, b is for one more. low and high bound the exponent 95 times in 100.",
+        ),
+    )
+
+
+def _exponent(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"  # + 0.0: no minus before zero
+
+
+def _whole_percent(share: float) -> str:
+    return units.percent(round(share, 4))
+
+
+_TERM_SIGNS = {"constant": "a", "linear": "b·n", "quadratic": "c·n²"}
+
+
+def _growth_row(fitted: Mapping[str, Any], unit: str) -> dict[str, Any]:
+    coefficients = list((fitted["coefficients"] or {}).values())
+    constant, linear, quadratic = [*coefficients, None, None, None][:3]
+    step = 1024 if fitted["axis"] in ("seq_len", "kv_len") else 1
+    changes = []
+    if fitted["fitted_from_because"]:
+        below = units.tokens(fitted["fitted_from"])
+        changes.append(f"{fitted['fitted_from_because']} below {below}")
+    changes += [
+        f"{knot['name']} between {units.tokens(knot['between'][0])} and "
+        f"{units.tokens(knot['between'][1])}"
+        for knot in fitted["knots"]
+    ]
+    return {
+        "series": fitted["name"],
+        "range": _span(fitted["axis"], fitted["exponent_over"]),
+        "exponent": fitted["exponent"],
+        "exponent_low": fitted["exponent_low"],
+        "exponent_high": fitted["exponent_high"],
+        "clock": fitted["clock"],
+        f"a_{unit}": constant,
+        "b_per_step": None if linear is None else linear * step,
+        "c_per_step2": None if quadratic is None else quadratic * step**2,
+        "rules": _rules_words(fitted["rules"], fitted["n"]),
+        "worst_residual": fitted["worst_residual"],
+        "change": "; ".join(changes) or (fitted["why_not"] or ""),
+    }
+
+
+def _span(axis: str, ends: Sequence[int]) -> str:
+    name = "" if axis in ("seq_len", "kv_len") else f"{axis} "
+    return f"{name}{units.tokens(ends[0])}–{units.tokens(ends[1])}"
+
+
+def _rules_words(rules: Sequence[Mapping[str, Any]], n: Sequence[int]) -> str | None:
+    """Which terms are the largest over the measured lengths, each from where on."""
+    seen = [
+        rule
+        for rule in rules
+        if rule["from"] <= n[-1] and (rule["to"] is None or rule["to"] > n[0])
+    ]
+    if not seen:
+        return None
+    words = [_TERM_SIGNS[seen[0]["term"]]]
+    words += [
+        f"{_TERM_SIGNS[rule['term']]} from {units.tokens(round(rule['from']))}" for rule in seen[1:]
+    ]
+    return ", ".join(words)
+
+
+def filling_table(fits: Mapping[str, Any], suffix: str = "") -> Table:
+    """At which prompt length weights, Q, K, V and the peak fill the device."""
+    rows = [
+        {
+            "series": one["name"],
+            "seq_len": one["seq_len"],
+            "device_bytes": one["device_bytes"],
+            "longest_measured": one["longest_measured"],
+            "why_not": one["why_not"] or "",
+        }
+        for one in fits["passes_device"]
+    ]
+    return Table(
+        name="fills_device",
+        title=f"Length that fills the device, extrapolated{suffix}",
+        columns=(
+            Column("series", "Series"),
+            Column("seq_len", "n", "{:,}".format, "right"),
+            Column("device_bytes", "Memory", units.capacity, "right"),
+            Column("longest_measured", "Measured to", units.tokens, "right"),
+            Column("why_not", "Why not", priority=1, wraps=True),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def kv_table(fits: Mapping[str, Any], suffix: str = "") -> Table:
+    """Bytes a token against theory, and what a cache takes beyond its tokens."""
+    rows = [
+        {**one, "series": one["name"], "range": _span("kv_len", (one["from"], one["to"]))}
+        for one in fits["kv"]
+    ]
+    return Table(
+        name="kv",
+        title=f"KV cache{suffix}",
+        columns=(
+            Column("series", "Series"),
+            Column("range", "Tokens", priority=3),
+            Column("bytes_per_token", "A token", units.capacity, "right"),
+            Column("theory_bytes_per_token", "theory", units.capacity, "right"),
+            Column("verdict", "Verdict"),
+            Column("overshoot_bytes", "Overshoot", units.capacity, "right", 1),
+            Column("step_tokens", "Step", align="right", priority=2),
+            Column("waste_at_end", "Unused", units.percent, "right", 1),
+        ),
+        rows=tuple(rows),
+        alarming=lambda row: row["verdict"] == "wrong",
+        notes=(
+            "Overshoot: bytes beyond the cache while a step copies it. Step: tokens by which the "
+            "cache grows. Unused: at the end, as a share of the tokens held.",
+        ),
+    )

@@ -1,0 +1,58 @@
+"""``run.json`` -> what it says of the device, its roofs, the command and the order of workloads."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+Header = Mapping[str, Any]
+_Record = TypeVar("_Record", bound=Mapping[str, Any])
+
+
+def facts_of(header: Header) -> Mapping[str, Any]:
+    """What the device says of itself: name, memory, caches, software."""
+    facts = header.get("facts")
+    return facts if isinstance(facts, Mapping) else {}
+
+
+def kind_of(header: Header) -> str | None:
+    """cpu, cuda, ... or synthetic."""
+    kind = (header.get("conditions") or {}).get("device_kind")
+    return None if kind is None else str(kind)
+
+
+def is_synthetic(header: Header) -> bool:
+    return kind_of(header) == "synthetic"
+
+
+def device_name(header: Header) -> str:
+    """The device as a report calls it."""
+    return str(facts_of(header).get("name") or header.get("device") or "an unnamed device")
+
+
+def ceilings_of(header: Header) -> Mapping[str, Any]:
+    """The measured roofs; empty where there are none."""
+    return (header.get("conditions") or {}).get("ceilings") or {}
+
+
+def command_of(header: Header) -> str | None:
+    """The command as a shell takes it.
+
+    >>> command_of({"command": ["attnprof", "sweep", "my sweep.yaml"]})
+    "attnprof sweep 'my sweep.yaml'"
+    """
+    command = header.get("command")
+    if isinstance(command, list | tuple):
+        return shlex.join(str(word) for word in command) or None
+    return command or None
+
+
+def in_grid_order(header: Header, records: Sequence[_Record]) -> list[_Record]:
+    """Records as the grid lists their workloads: they were measured in random order."""
+    place = {workload_id: i for i, workload_id in enumerate(header.get("workloads") or ())}
+    return sorted(records, key=lambda record: place.get(record.get("workload_id"), len(place)))
+
+
+def missing_workloads(header: Header, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Workloads of the grid that have no record: the sweep was stopped before."""
+    done = {record.get("workload_id") for record in records}
+    return [str(name) for name in header.get("workloads") or () if name not in done]
