@@ -36,16 +36,21 @@ def rotary_table_bytes(spec: ModelSpec) -> int:
 def bytes_per_param(matrix: Matrix, dtype_bytes: float, quantization: Quantization | None) -> float:
     """Bytes that one element of a matrix takes in memory, its share of the scales included.
 
-    A scale of two bytes (one in MXFP4 and NVFP4, four in bitsandbytes) and, where the method has
-    them, zeros as wide as a weight stand beside each group; FP8 in blocks has a float32 a block.
+    A scale of two bytes (one in MXFP4 and NVFP4, four in bitsandbytes, quantised again one and a
+    little) and, where the method has them, zeros as wide as a weight stand beside each group; FP8
+    in blocks has a float32 a block.
     """
     if quantization is None or matrix.role in quantization.skipped_roles:
         return dtype_bytes
     bits = float(quantization.bits)
     if quantization.group_size:
-        scale_bits = {"mxfp4": 8, "nvfp4": 8, "bitsandbytes": 32}.get(quantization.method, 16)
+        scale_bits = {"mxfp4": 8.0, "nvfp4": 8.0, "bitsandbytes": 32.0}.get(
+            quantization.method, 16.0
+        )
+        if quantization.method == "bitsandbytes" and quantization.has_zeros:
+            scale_bits = 8 + 32 / 256
         bits += scale_bits / quantization.group_size
-        if quantization.has_zeros:
+        if quantization.has_zeros and quantization.method in ("awq", "gptq", "int4"):
             bits += quantization.bits / quantization.group_size
     if quantization.block_shape is not None:
         rows, columns = quantization.block_shape

@@ -1,0 +1,84 @@
+"""A request -> what each change to it, tried alone, would gain."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from attnprof.capacity.latency import batched_tokens
+from attnprof.capacity.request import EstimateRequest, deployment_of
+from attnprof.engines.base import Deployment, MemoryPlan
+from attnprof.engines.registry import plan_memory
+from attnprof.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One change to the request, tried: what then fits, and what that gains."""
+
+    change: str
+    fits: bool
+    max_concurrency: float
+    max_context_len: int
+    gain: float | None
+    """Concurrency over that of the request; None when the request holds none."""
+
+
+def alternatives(
+    request: EstimateRequest, deployment: Deployment, plan: MemoryPlan
+) -> list[Alternative]:
+    """Each change tried alone: a shorter context, an 8-bit cache, more GPUs, smaller weights."""
+    spec = deployment.model
+
+    def changes() -> Iterator[tuple[str, EstimateRequest]]:
+        if deployment.max_model_len > 1024:
+            half = deployment.max_model_len // 2
+            shorter = replace(request, max_model_len=half, prompt_len=None, output_len=None)
+            yield f"--max-model-len {half}", shorter
+        if not plan.fits and 256 <= plan.max_context_len < deployment.max_model_len // 2:
+            longest = plan.max_context_len
+            yield (
+                f"--max-model-len {longest}",
+                replace(request, max_model_len=longest, prompt_len=None, output_len=None),
+            )
+        if deployment.element_bytes > 1:
+            name = "q8_0" if deployment.engine.kind in ("llama-cpp", "ollama") else "fp8"
+            yield f"--kv-dtype {name}", replace(request, kv_dtype=name)
+        more = deployment.tp * 2
+        twice = deployment.num_gpus * 2
+        yield (
+            f"--gpus {twice} --tp {more}",
+            replace(request, tp=more, dp=deployment.dp, num_gpus=twice),
+        )
+        if spec.kind == "mla" and deployment.tp > 1:
+            groups = deployment.tp
+            pooled = (
+                replace(request, tp=groups, dp=groups, num_gpus=deployment.num_gpus)
+                if deployment.engine.kind == "sglang"
+                else replace(request, tp=1, dp=groups * deployment.dp, expert_parallel=True)
+            )
+            yield "data-parallel attention", pooled
+        bits = spec.quantization.bits if spec.quantization is not None else 16
+        is_gguf = deployment.engine.kind in ("llama-cpp", "ollama")
+        for name in ("q8_0", "q4_k_m") if is_gguf else ("fp8", "awq"):
+            if (8 if name in ("fp8", "q8_0") else 4) < bits:
+                yield f"--quantization {name}", replace(request, quantization=name)
+        batched = batched_tokens(plan)
+        if batched is not None and batched > 2048:
+            yield (
+                "--max-num-batched-tokens 2048",
+                replace(request, max_num_batched_tokens=2048),
+            )
+        seqs = plan.settings.get("max_num_seqs")
+        if isinstance(seqs, int) and seqs > 256:
+            yield "--max-num-seqs 256", replace(request, max_num_seqs=256)
+
+    tried = []
+    for change, changed in changes():
+        try:
+            result = plan_memory(deployment_of(changed))
+        except UsageError:
+            continue  # tensor parallelism that does not divide the heads, say: no alternative
+        gain = result.max_concurrency / plan.max_concurrency if plan.max_concurrency else None
+        tried.append(
+            Alternative(change, result.fits, result.max_concurrency, result.max_context_len, gain)
+        )
+    return tried

@@ -1,0 +1,168 @@
+"""What is asked of an estimate -> a deployment, every name found and every size checked."""
+
+import math
+from dataclasses import dataclass
+
+from attnprof.engines.base import Deployment
+from attnprof.engines.profile import EngineProfile, engine_named
+from attnprof.engines.quantize import quantized
+from attnprof.errors import UsageError
+from attnprof.gpus import gpu_named
+from attnprof.models.spec import ModelSpec
+
+MAX_GPUS = 65_536
+MAX_CONTEXT = 2**31
+DEFAULT_CONTEXT = 8192
+
+
+@dataclass(frozen=True)
+class EstimateRequest:
+    """What is asked; None is left to the engine's or the model's default.
+
+    ``num_gpus`` defaults to tp · pp · dp; names follow the engines' own flags.
+    """
+
+    model: ModelSpec
+    gpu: str
+    engine: str = "vllm"
+    num_gpus: int | None = None
+    tp: int | None = None
+    pp: int = 1
+    dp: int = 1
+    expert_parallel: bool = False
+    max_model_len: int | None = None
+    gpu_memory_utilization: float | None = None
+    dtype: str | None = None
+    quantization: str | None = None
+    kv_dtype: str = "auto"
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    block_size: int | None = None
+    enforce_eager: bool = False
+    enable_prefix_caching: bool | None = None
+    num_draft_tokens: int = 0
+    prompt_len: int | None = None
+    output_len: int | None = None
+    users: int | None = None
+    price: str | None = None
+
+
+def deployment_of(request: EstimateRequest) -> Deployment:
+    """The deployment that a request asks for, every size checked.
+
+    Raises:
+        UsageError: A name that is none, or a size or share out of range.
+    """
+    gpu, engine = gpu_named(request.gpu), engine_named(request.engine)
+    spec = request.model
+    if not spec.layers and not spec.encoder_layers:
+        raise UsageError(f"model {spec.name!r} has no layers", "give its config.json")
+    if request.quantization is not None:
+        spec = quantized(spec, request.quantization)
+    tp, dp = _ranks(request, engine)
+    context = _context(request)
+    utilization = request.gpu_memory_utilization
+    if utilization is not None and not 0 < utilization <= 1:
+        raise UsageError(
+            f"gpu_memory_utilization is {utilization}", "write a share above 0 and up to 1"
+        )
+    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "prompt_len",
+                 "output_len", "users"):  # fmt: skip
+        value = getattr(request, name)
+        if value is not None and not 1 <= value <= MAX_CONTEXT:
+            raise UsageError(f"{name} is {value}", "write a whole number of at least 1")
+    return Deployment(
+        model=spec,
+        engine=engine,
+        total_bytes=gpu.visible_memory_bytes,
+        gpu=gpu,
+        tp=tp,
+        pp=request.pp,
+        dp=dp,
+        expert_parallel=request.expert_parallel or (dp > 1 and spec.is_moe),
+        dtype=_dtype(request),
+        kv_dtype=request.kv_dtype,
+        quantization=request.quantization,
+        max_model_len=context,
+        gpu_memory_utilization=utilization,
+        max_num_seqs=request.max_num_seqs,
+        max_num_batched_tokens=request.max_num_batched_tokens,
+        block_size=request.block_size,
+        enforce_eager=request.enforce_eager,
+        enable_prefix_caching=request.enable_prefix_caching,
+        num_draft_tokens=request.num_draft_tokens,
+        draft_layers=len(spec.draft_layers) or 1 if request.num_draft_tokens else 0,
+    )
+
+
+def _ranks(request: EstimateRequest, engine: EngineProfile) -> tuple[int, int]:
+    """Ranks of attention's tensor parallelism, and replicas.
+
+    Data-parallel attention, as SGLang writes it, divides the ranks of ``tp`` into ``dp`` groups;
+    elsewhere, and with as many GPUs, ``dp`` multiplies them.
+    """
+    for name in ("pp", "dp"):
+        value = getattr(request, name)
+        if not 1 <= value <= MAX_GPUS:
+            raise UsageError(f"{name} is {value}", f"write a number from 1 to {MAX_GPUS}")
+    tp, dp = request.tp, request.dp
+    if request.num_gpus is not None and not 1 <= request.num_gpus <= MAX_GPUS:
+        raise UsageError(f"gpus is {request.num_gpus}", f"write a number from 1 to {MAX_GPUS}")
+    if tp is None:
+        tp = (request.num_gpus or request.pp * dp) // (request.pp * dp)
+    if not 1 <= tp <= MAX_GPUS:
+        raise UsageError(f"tp is {tp}", "give as many GPUs as tp x pp x dp")
+    divides = request.num_gpus == tp * request.pp
+    if engine.kind == "sglang" and request.num_gpus is None:
+        divides = True
+    if dp > 1 and divides:
+        if tp % dp:
+            raise UsageError(f"dp {dp} does not divide tp {tp}", f"write --gpus {tp * dp}")
+        tp //= dp
+    asked = tp * request.pp * dp
+    if request.num_gpus is not None and asked != request.num_gpus:
+        raise UsageError(
+            f"tp x pp x dp is {asked}, gpus is {request.num_gpus}", f"write --gpus {asked}"
+        )
+    if asked > MAX_GPUS:
+        raise UsageError(f"tp x pp x dp is {asked}", f"ask for at most {MAX_GPUS} GPUs")
+    heads = [layer.attention.num_q_heads for layer in request.model.layers if layer.attention]
+    if any(count % tp for count in heads) and engine.kind in ("vllm", "sglang", "tensorrt-llm"):
+        raise UsageError(
+            f"tp {tp} does not divide the {heads[0]} query heads of {request.model.name}",
+            f"write a tp that divides {math.gcd(*heads)}",
+        )
+    if request.pp > max(1, len(request.model.layers)):
+        raise UsageError(
+            f"pp {request.pp} is more than the {len(request.model.layers)} layers",
+            f"write --pp {len(request.model.layers)} or less",
+        )
+    return tp, dp
+
+
+def _context(request: EstimateRequest) -> int:
+    limit = request.model.max_position_embeddings
+    context = request.max_model_len
+    if context is None:
+        context = min(limit, DEFAULT_CONTEXT) if limit else DEFAULT_CONTEXT
+        needed = (request.prompt_len or 0) + (request.output_len or 0)
+        context = max(context, needed)
+    if not 1 <= context <= MAX_CONTEXT:
+        raise UsageError(
+            f"max_model_len is {context}", f"write a number of tokens from 1 to {MAX_CONTEXT}"
+        )
+    return context
+
+
+def _dtype(request: EstimateRequest) -> str:
+    from attnprof.dtypes import dtype_named
+
+    if request.dtype in (None, "auto"):
+        dtype = request.model.dtype
+        return dtype if dtype in ("float16", "bfloat16", "float32") else "bfloat16"
+    name = dtype_named(request.dtype or "").name
+    if name not in ("float16", "bfloat16", "float32"):
+        raise UsageError(
+            f"dtype {request.dtype!r} is for weights alone", f"write --quantization {request.dtype}"
+        )
+    return name
