@@ -27,8 +27,9 @@ from attnprof.devices.telemetry import (
     reasons_seen,
     sm_clock_hz,
 )
-from attnprof.errors import OutOfMemoryError
+from attnprof.errors import OutOfMemoryError, UnsupportedError
 
+MODES = ("events", "graph", "backlog", "cupti", "host")
 WARM_UP_CALLS = 3
 WARM_UP_S = 0.2
 WARM_UP_LIMIT_S = 3.0
@@ -61,7 +62,7 @@ class Probe:
 class Plan:
     """How one call is timed, decided once."""
 
-    mode: str  # events, graph, backlog, cupti, host
+    mode: str  # one of MODES
     copies: tuple[Any, ...]  # sets of inputs that calls walk in turn
     inner: int = 1  # calls in a sample
     backlog_s: float = 0.0
@@ -167,13 +168,20 @@ class _Visit:
 
 
 class CudaTimer:
-    """Times one call on one GPU, in one cache regime."""
+    """Times one call on one GPU, in one cache regime.
 
-    def __init__(self, gpu: Gpu, call: Call, watch: Watch, *, cold: bool) -> None:
+    Args:
+        mode: One of ``MODES`` instead of the first that serves.
+    """
+
+    def __init__(
+        self, gpu: Gpu, call: Call, watch: Watch, *, cold: bool, mode: str | None = None
+    ) -> None:
         self._gpu = gpu
         self._call = call
         self._watch = watch
         self._cold = cold
+        self._mode = mode
         self._events = [(gpu.event(), gpu.event()) for _ in range(BATCH_SAMPLES)]
         self._position = 0  # of the next copy; goes on from sample to sample
         self._flush_s: float | None = None
@@ -379,19 +387,36 @@ class CudaTimer:
     # The plan
 
     def _planned(self) -> Plan:
-        gpu = self._gpu
         probe = self._probe()
+        if self._mode is None:
+            return self._first_that_serves(probe)
+        plan = self._in_mode(self._mode, probe)
+        if plan is None:
+            raise UnsupportedError(f"this call cannot be timed in mode {self._mode!r} here")
+        return plan
+
+    def _first_that_serves(self, probe: Probe) -> Plan:
         if probe.device_s >= EVENTS_RATIO * probe.enqueue_s or probe.device_s >= EVENTS_S:
             return self._by_events("events", probe)
-        by_graph = self._by_graph(probe)
-        if by_graph is not None:
-            return by_graph
-        if gpu.can_spin or self._cold:
-            return self._by_events("backlog", probe)
+        for mode in ("graph", "backlog", "cupti"):
+            plan = self._in_mode(mode, probe)
+            if plan is not None:
+                return plan
+        return Plan(mode="host", copies=(self._call.inputs,), flags=("host_bound",))
+
+    def _in_mode(self, mode: str, probe: Probe) -> Plan | None:
+        """The plan of a mode, or None where it does not serve."""
+        gpu = self._gpu
+        if mode == "events":
+            return self._by_events(mode, probe)
+        if mode == "graph":
+            return self._by_graph(probe)
+        if mode == "backlog" and (gpu.can_spin or self._cold):
+            return self._by_events(mode, probe)
         alone = (self._call.inputs,)
-        if gpu.can_span and self._spans(1) is not None:
-            return Plan(mode="cupti", copies=alone)
-        return Plan(mode="host", copies=alone, flags=("host_bound",))
+        if mode == "cupti" and gpu.can_span and self._spans(1) is not None:
+            return Plan(mode=mode, copies=alone)
+        return Plan(mode=mode, copies=alone) if mode == "host" else None
 
     def _probe(self) -> Probe:
         """Median device and enqueue time of five calls, each behind a backlog."""

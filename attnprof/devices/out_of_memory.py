@@ -8,7 +8,8 @@ import torch
 
 from attnprof.errors import OutOfMemoryError
 
-_REQUESTED = re.compile(r"tried to allocate (\d+) bytes")
+_REQUESTED = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "std::bad_alloc")
 
 
@@ -19,6 +20,9 @@ def as_out_of_memory(error: BaseException) -> OutOfMemoryError | None:
     ...     "you tried to allocate 64 bytes. Error code 12 (Cannot allocate memory)"))
     >>> found.requested_bytes
     64
+    >>> as_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.50 GiB. "
+    ...     "GPU 0 has a total capacity of 79.10 GiB")).requested_bytes  # to two digits
+    1610612736
     >>> as_out_of_memory(RuntimeError("shapes differ")) is None
     True
     """
@@ -28,7 +32,8 @@ def as_out_of_memory(error: BaseException) -> OutOfMemoryError | None:
         return None
     requested = _REQUESTED.search(text)
     problem = text.strip().splitlines()[0] if text.strip() else "out of memory"
-    return OutOfMemoryError(problem, int(requested[1]) if requested else None)
+    num_bytes = round(float(requested[1]) * _UNITS[requested[2]]) if requested else None
+    return OutOfMemoryError(problem, num_bytes)
 
 
 @contextmanager

@@ -3,10 +3,13 @@
 NVML (package nvidia-ml-py) and, optionally, amdsmi. What a driver does not tell is None.
 """
 
+import contextlib
+import io
 import os
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Protocol
 
@@ -79,7 +82,9 @@ def clocks_summary(readings: list[Reading]) -> dict[str, Any] | None:
     clocks = [reading.sm_clock_hz for reading in readings if reading.sm_clock_hz is not None]
     known = any(reading.reasons is not None for reading in readings)
     return {
-        "sm_clock_hz_p5": quantiles(clocks, n=20)[0] if len(clocks) > 1 else middle("sm_clock_hz"),
+        "sm_clock_hz_p5": quantiles(clocks, n=20, method="inclusive")[0]
+        if len(clocks) > 1
+        else middle("sm_clock_hz"),
         "sm_clock_hz_p50": middle("sm_clock_hz"),
         "memory_clock_hz": middle("memory_clock_hz"),
         "temperature_c": middle("temperature_c"),
@@ -363,6 +368,40 @@ def amd_holders() -> dict[str, tuple[int, ...]]:
     return holders
 
 
+def strangers(pids: Iterable[int], proc: Path = Path("/proc")) -> tuple[int, ...]:
+    """Those of the processes that are not workers of the same sweep, children of one parent.
+
+    Numbers that this process cannot see are of another namespace: in a container they may be the
+    workers' own, so as many of them as there are other workers pass for those. Nobody is a
+    stranger where the system has no ``/proc``.
+    """
+    if not (proc / "self").exists():
+        return ()
+    workers = _siblings(proc)
+    seen = [pid for pid in pids if (proc / str(pid)).exists()]
+    unseen = [pid for pid in pids if pid not in seen]
+    num_workers_seen = sum(1 for pid in seen if pid in workers)
+    num_workers_left = len(workers) - num_workers_seen
+    return (*(pid for pid in seen if pid not in workers), *unseen[num_workers_left:])
+
+
+def _siblings(proc: Path) -> set[int]:
+    """Other children of this process's parent."""
+    parent = os.getppid()
+    found = set()
+    for folder in proc.iterdir():
+        if not folder.name.isdecimal() or int(folder.name) == os.getpid():
+            continue
+        try:
+            # The name, which may hold anything, is in parentheses; state and parent come after.
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if len(fields) > 1 and int(fields[1]) == parent:
+            found.add(int(folder.name))
+    return found
+
+
 def _nvml() -> Any:
     """The NVML binding, ready for use; None without the package or the driver."""
     try:
@@ -379,8 +418,9 @@ def _nvml() -> Any:
 def _amdsmi() -> Any:
     """The amdsmi binding, ready for use; None without the package, its library or a device."""
     try:
-        import amdsmi
-    except (ImportError, OSError, KeyError):  # it looks for its library while it is imported
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints that its library is missing
+            import amdsmi
+    except (ImportError, OSError, KeyError, AttributeError):
         return None
     try:
         amdsmi.amdsmi_init()
