@@ -1,0 +1,1 @@
+"""Start-up logs of serving engines, read line by line into settings and figures."""
