@@ -35,7 +35,9 @@ def open_device(name: str, threads: int | None = None, **settings: Any) -> Devic
             "pip install 'attnprof[torch]', or use --device synthetic",
         )
     if kind == "auto":
-        return open_device(_best_kind(), threads, **settings)
+        from attnprof.devices.accelerators import best_kind
+
+        return open_device(best_kind(), threads, **settings)
     if kind in ("cuda", "rocm"):
         from attnprof.devices.cuda import open_cuda
 
@@ -51,14 +53,3 @@ def open_device(name: str, threads: int | None = None, **settings: Any) -> Devic
     from attnprof.devices.cpu import CpuDevice
 
     return CpuDevice(threads=threads, **settings)
-
-
-def _best_kind() -> str:
-    """The first accelerator that torch can use here, else the CPU."""
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    if torch.backends.mps.is_available():
-        return "mps"
-    return "xpu" if torch.xpu.is_available() else "cpu"

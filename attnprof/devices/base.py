@@ -87,8 +87,13 @@ class Energy:
 class Cell(Protocol):
     """One workload, built on a device. ``close`` gives its memory back."""
 
-    prepare_s: float  # compiling or planning, apart from warm-up
-    kernels: tuple[str, ...]  # names of the kernels actually launched, where they can be known
+    @property
+    def prepare_s(self) -> float:
+        """Seconds of compiling or planning, apart from warm-up."""
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the kernels actually launched, where they can be known."""
 
     def check(self) -> Check:
         """Compare the output with a float64 reference on the rows that fit."""

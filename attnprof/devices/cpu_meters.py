@@ -56,7 +56,7 @@ def peak_resident_bytes() -> int | None:
 
 def available_bytes() -> int | None:
     """Memory that may still be taken: of the machine and of the control group, the smaller."""
-    figures = [_kib_line("/proc/meminfo", "MemAvailable"), _cgroup_left_bytes()]
+    figures = [_kib_line("/proc/meminfo", "MemAvailable"), _cgroup_left_bytes(), _mac_left_bytes()]
     known = [figure for figure in figures if figure is not None]
     return min(known) if known else None
 
@@ -115,6 +115,12 @@ def _kib_line(path: str, key: str) -> int | None:
     except (OSError, ValueError):
         pass
     return None
+
+
+def _mac_left_bytes() -> int | None:
+    """The share of memory that macOS says is left."""
+    total, percent = _sysctl_int("hw.memsize"), _sysctl_int("kern.memorystatus_level")
+    return None if total is None or percent is None else total * percent // 100
 
 
 def _cgroup_left_bytes() -> int | None:

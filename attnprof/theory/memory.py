@@ -152,13 +152,15 @@ def flash_cpu_bytes(workload: Workload, threads: int) -> int:
 
 
 def _flash_gpu_bytes(workload: Workload) -> int | None:
-    """Output and one float32 log-sum a row; None for a decode, whose keys are split among blocks
-    by a rule that depends on the GPU, each with an output of its own. [bytes]
+    """Output and one float32 log-sum a row. [bytes]
+
+    None for a decode, whose keys are split among blocks by a rule that depends on the GPU, each
+    with an output of its own; and for a head_dim that is no multiple of 8, which is padded.
 
     Source:
         Dao 2023, "FlashAttention-2", arXiv:2307.08691, section 3.1 (O and logsumexp are stored).
     """
-    if workload.q_len == 1:
+    if workload.q_len == 1 or workload.head_dim % 8:
         return None
     rows = workload.batch_size * workload.num_q_heads * workload.q_len
     return _output_bytes(workload) + rows * _FLOAT_BYTES
