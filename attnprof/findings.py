@@ -202,8 +202,8 @@ def doubts(header: Header, records: Sequence[Record]) -> list[str]:
     said += [f"The sweep noted: {note}" for note in header.get("notes") or ()]
     if missing := missing_workloads(header, records):
         said.append(
-            f"{counted(len(missing), 'workload')} of {len(header['workloads'])} are missing: the "
-            "sweep was stopped, and --resume goes on with it."
+            f"{len(missing)} of {counted(len(header['workloads']), 'workload')} missing: the sweep "
+            "was stopped, and --resume goes on with it."
         )
     return said
 

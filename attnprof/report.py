@@ -76,8 +76,7 @@ def write_reports(run_dir: Path) -> list[Path]:
     Raises:
         UsageError: No run there, or it cannot be written to.
     """
-    run = read_run(run_dir)
-    run = replace(run, records=tuple(in_grid_order(run.header, run.records)))
+    run = _read_in_grid_order(run_dir)
     fits = fit_run(run.header, run.records)
     texts = {
         RESULTS_FILE: results_csv(run.records),
@@ -87,6 +86,21 @@ def write_reports(run_dir: Path) -> list[Path]:
     for name, text in texts.items():
         _write_whole(run_dir / name, text)
     return [run_dir / name for name in texts]
+
+
+def run_tables(run_dir: Path) -> list[Table]:
+    """The tables of the run in ``run_dir``.
+
+    Raises:
+        UsageError: No run there.
+    """
+    run = _read_in_grid_order(run_dir)
+    return tables(run.header, run.records, fit_run(run.header, run.records))
+
+
+def _read_in_grid_order(run_dir: Path) -> Run:
+    run = read_run(run_dir)
+    return replace(run, records=tuple(in_grid_order(run.header, run.records)))
 
 
 def _write_whole(path: Path, text: str) -> None:
@@ -181,7 +195,7 @@ def latency_table(records: Sequence[Record], suffix: str = "") -> Table:
             Column("median_s", "Median", units.seconds, "right"),
             Column("median_low_s", "low", units.seconds, "right", 1),
             Column("median_high_s", "high", units.seconds, "right", 1),
-            Column("clock", "Clock", priority=2),
+            Column("clock", "Clock"),
             Column("mfu", "MFU", units.percent, "right", 1),
             Column("mbu", "MBU", units.percent, "right", 1),
             Column("theory_s", "Roofline", units.seconds, "right", 4),

@@ -22,6 +22,7 @@ from attnprof.report import (
     memory_table,
     report_md,
     results_csv,
+    run_tables,
     tables,
     write_reports,
 )
@@ -80,6 +81,25 @@ def test_results_have_a_row_for_each_workload_and_a_column_for_each_key_of_the_d
         assert row["workload_id"] == record["workload_id"]
         assert float(row["median_s"]) == record["median_s"]
         assert row["window_len"] == ("" if record["window_len"] is None else "256")
+
+
+def test_tables_come_in_the_order_of_the_grid_whatever_was_measured_first(cpu_run: Path) -> None:
+    path = cpu_run / "records.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    header = json.loads((cpu_run / "run.json").read_text())
+    header["workloads"] = [json.loads(line)["workload_id"] for line in lines]
+    (cpu_run / "run.json").write_text(json.dumps(header))
+    before = [table.rows for table in run_tables(cpu_run)]
+    path.write_text("".join(reversed(lines)))
+    assert [table.rows for table in run_tables(cpu_run)] == before
+
+
+def test_a_stopped_sweep_says_how_much_is_missing(cpu_run: Path) -> None:
+    header = json.loads((cpu_run / "run.json").read_text())
+    header["workloads"] = ["never reached"]
+    (cpu_run / "run.json").write_text(json.dumps(header))
+    write_reports(cpu_run)
+    assert "1 of 1 workload missing" in (cpu_run / "report.md").read_text()
 
 
 def test_fits_are_strict_json(cpu_run: Path) -> None:
