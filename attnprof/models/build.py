@@ -8,11 +8,13 @@ from attnprof.models.config import Config, library_defaults
 from attnprof.models.decoders import build_decoder
 from attnprof.models.encoders import ENCODERS, build_encoder
 from attnprof.models.families import FAMILIES, LLAMA, SAME_SHAPE, Moe
+from attnprof.models.odd_decoders import ODD_DECODERS
+from attnprof.models.odd_encoders import ODD_ENCODERS
 from attnprof.models.quantization import read_quantization
 from attnprof.models.seq2seq import SEQ2SEQ, build_seq2seq
 from attnprof.models.spec import Layer, Matrix, ModelSpec
+from attnprof.models.towers import TEXT_SECTIONS, tower_params
 
-TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config")
 DTYPES = {
     "float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "float": "float32",
     "half": "float16",
@@ -39,9 +41,11 @@ def build_model(values: dict[str, Any], where: str, name: str = "") -> ModelSpec
     architecture = architectures[0] if architectures else _default_class(model_type)
     config = Config(values, where, model_type, SAME_SHAPE.get(model_type))
     section = _text_section(config)
+    if section is not None and config.says("tie_word_embeddings"):
+        section.values["tie_word_embeddings"] = config.flag("tie_word_embeddings")
     spec = _language_model(section or config, architecture)
-    if section is not None:
-        spec = replace(spec, model_type=model_type, architecture=architecture)
+    if section is not None or model_type == "fuyu":
+        spec = _with_towers(spec, config, architecture)
     dtype = values.get("torch_dtype") or values.get("dtype") or section_dtype(section)
     notes = list(spec.notes)
     if dtype is None:
@@ -87,9 +91,8 @@ def _text_section(config: Config) -> Config | None:
         if isinstance(config.values.get(key), dict):
             section = config.section(key)
             return _text_section(section) or section
-    nested = config.nested_types.get("text_config")
-    if nested and config.get("hidden_size") is None:
-        return Config({}, config.where, nested)
+    if config.nested_types.get("text_config") and config.get("hidden_size") is None:
+        return config.section("text_config")
     return None
 
 
@@ -98,10 +101,27 @@ def _language_model(config: Config, architecture: str) -> ModelSpec:
     if like in ENCODERS:
         return build_encoder(config, ENCODERS[like], architecture)
     if like in SEQ2SEQ:
-        return build_seq2seq(config, SEQ2SEQ[like], architecture)
+        spec = build_seq2seq(config, SEQ2SEQ[like], architecture)
+        if like.startswith("seamless") and not architecture.endswith("TextToText"):
+            note = f"of {architecture} only the text's encoder and decoder are counted"
+            return replace(spec, exact=False, notes=(note,))
+        return spec
+    odd = ODD_DECODERS.get(like) or ODD_ENCODERS.get(like)
+    if odd is not None:
+        return odd(config, architecture)
     if like in FAMILIES:
         return build_decoder(config, FAMILIES[like], architecture)
     return _unknown_model(config, architecture)
+
+
+def _with_towers(spec: ModelSpec, config: Config, architecture: str) -> ModelSpec:
+    """The language model with the towers that see or hear for it."""
+    params = tower_params(config, architecture, spec.hidden_size)
+    spec = replace(spec, model_type=config.model_type, architecture=architecture)
+    if params is None:
+        note = f"the towers of {config.model_type} are not counted: this is its language model"
+        return replace(spec, exact=False, notes=(*spec.notes, note))
+    return replace(spec, vision_params=params)
 
 
 def _unknown_model(config: Config, architecture: str) -> ModelSpec:

@@ -53,7 +53,8 @@ class Config:
         self.values = values
         self.where = where
         self.model_type = model_type
-        known = library_defaults().get(like or model_type, {})
+        defaults = library_defaults()
+        known = defaults.get(model_type) or defaults.get(like or "", {})
         self.is_in_library = bool(known)
         self.defaults: dict[str, Any] = known.get("defaults", {})
         self.aliases: dict[str, str] = known.get("aliases", {})
@@ -146,7 +147,7 @@ class Config:
         expected_type = self.nested_types.get(key, "")
         known = isinstance(own_type, str) and own_type in library_defaults()
         model_type = own_type if known or not expected_type else expected_type
-        return Config(value, f"{self.where}, {key}", str(model_type))
+        return Config(dict(value), f"{self.where}, {key}", str(model_type))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -102,7 +102,9 @@ def _layer(
     parts = Parts()
     if kind in ("mixer", "hybrid") and family.mixer:
         MIXERS[family.mixer](config, parts, hidden_size)
-    if kind in ("full", "sliding", "chunked", "hybrid"):
+    if kind == "cross":
+        _cross_attention(config, family, parts, hidden_size, index)
+    elif kind in ("full", "sliding", "chunked", "hybrid"):
         _attention(config, family, parts, hidden_size, index, kind)
     parts.vector(family.norms * norm_elements(family, hidden_size))
     if has_ffn(config, family, kind):
@@ -161,6 +163,16 @@ def _attention(
         else:
             one = shape.head_dim * (2 if family.qk_norm == "layer" else 1)
             parts.vector(one * (2 if k_heads else 1))
+
+
+def _cross_attention(
+    config: Config, family: Family, parts: Parts, hidden_size: int, index: int
+) -> None:
+    """A layer that attends to the image alone, with a gate each for it and its block (mllama)."""
+    shape = attention_shape(config, family, hidden_size, index, "cross", None)
+    parts.cross = shape
+    parts.attention_projections(hidden_size, shape)
+    parts.vector(2 * shape.head_dim + 2)
 
 
 def _latent_attention(config: Config, family: Family, parts: Parts, hidden_size: int) -> None:

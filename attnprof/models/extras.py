@@ -188,6 +188,10 @@ def _moshi_model(config: Config, parts: Parts, hidden_size: int) -> None:
     parts.embedding("padding", 1, hidden_size)
 
 
+def _mllama_model(config: Config, parts: Parts, hidden_size: int) -> None:
+    parts.embedding("image_tokens", 8, hidden_size)
+
+
 def _opt_model(config: Config, parts: Parts, hidden_size: int) -> None:
     width = config.count("word_embed_proj_dim", hidden_size)
     if width != hidden_size:
@@ -237,6 +241,7 @@ MODEL_EXTRAS: dict[str, Callable[[Config, Parts, int], None]] = {
     "gemma3n": _gemma3n_model,
     "gemma4": _gemma4_model,
     "modernbert": _modernbert_model,
+    "mllama": _mllama_model,
     "moshi": _moshi_model,
     "opt": _opt_model,
 }

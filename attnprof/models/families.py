@@ -298,6 +298,10 @@ FAMILIES: dict[str, Family] = {
 
 # Model types that are another one in shape: code that came with the weights, and older names.
 SAME_SHAPE = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
     "kimi_k2": "deepseek_v3",
     "deepseek": "deepseek_v2",
     "internlm3": "llama",
@@ -310,4 +314,6 @@ SAME_SHAPE = {
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
     "llama4": "llama4_text",
+    "mllama": "mllama_text_model",
+    "fuyu": "persimmon",
 }

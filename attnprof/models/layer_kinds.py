@@ -89,6 +89,11 @@ def _derived_kinds(config: Config, family: Family, num_layers: int) -> list[str]
     if isinstance(linear, dict) and isinstance(linear.get("full_attn_layers"), list):
         full = set(linear["full_attn_layers"])  # counted from 1
         return ["full" if i + 1 in full else "mixer" for i in index]
+    cross_at = config.items("cross_attention_layers")
+    if cross_at is None and family.extra == "mllama":
+        cross_at = list(range(3, num_layers, 5))
+    if cross_at is not None:
+        return ["cross" if i in cross_at else "full" for i in index]
     for key, full_mark in (("attn_type_list", 1), ("no_rope_layers", 0)):
         marks = config.items(key)
         if marks and len(marks) >= num_layers:

@@ -74,6 +74,8 @@ class Attention:
     kv_lora_rank: int = 0
     rope_head_dim: int = 0
     indexer: Indexer | None = None
+    tokens_per_entry: int = 1
+    """Tokens that one cached entry stands for, beside a window of single ones (DeepSeek-V4)."""
     reads_other_layer: bool = False
     """The layer attends to the cache of an earlier one and keeps none (Gemma-3n, Gemma-4)."""
 
@@ -111,7 +113,10 @@ class Attention:
         """
         if self.kind == "cross":
             return source_len
-        return min(context_len, self.window_len) if self.window_len else context_len
+        recent = min(context_len, self.window_len) if self.window_len else context_len
+        if self.tokens_per_entry > 1:
+            return recent + context_len // self.tokens_per_entry
+        return recent
 
 
 @dataclass(frozen=True)
