@@ -5,16 +5,19 @@ from typing import Any
 
 from attnprof import units
 from attnprof.render import Column, Table
+from attnprof.series import LENGTHS
 
 
 def growth_table(fits: Mapping[str, Any], quantity: str, suffix: str = "") -> Table:
-    """Exponent of n and the terms of ``a + b·n + c·n²`` for each series, lengths before counts."""
+    """Exponent of n and the terms of ``a + b·n + c·n²`` for each series, lengths before counts.
+
+    What was measured along a count at several lengths is shown at the longest of them.
+    """
     is_latency = quantity == "latency"
     show = units.seconds if is_latency else units.capacity
     unit = "s" if is_latency else "bytes"
-    rows = [
-        _growth_row(fitted, unit) for fitted in fits["series"] if fitted["quantity"] == quantity
-    ]
+    shown = _at_longest_length([one for one in fits["series"] if one["quantity"] == quantity])
+    rows = [_growth_row(fitted, unit) for fitted in shown]
     return Table(
         name=f"growth_{quantity}",
         title=f"Growth of {'latency' if is_latency else 'peak memory'}{suffix}",
@@ -46,6 +49,17 @@ def _exponent(value: float) -> str:
 
 def _whole_percent(share: float) -> str:
     return units.percent(round(share, 4))
+
+
+def _at_longest_length(series: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    longest: dict[Any, Mapping[str, Any]] = {}
+    for one in series:
+        where = tuple((key, one["where"][key]) for key in one["where"] if key not in LENGTHS)
+        # Along a length, kv_len is no part of `where`, and each series stands for itself.
+        before = longest.setdefault((one["axis"], where), one)
+        if one["where"].get("kv_len", 0) > before["where"].get("kv_len", 0):
+            longest[one["axis"], where] = one
+    return list(longest.values())
 
 
 _TERM_SIGNS = {"constant": "a", "linear": "b·n", "quadratic": "c·n²"}

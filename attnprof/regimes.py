@@ -73,8 +73,10 @@ def caches(device: Mapping[str, Any]) -> list[tuple[str, str, float]]:
     ]
 
 
-def mmap_bytes(device: Mapping[str, Any]) -> float | None:
+def _mmap_bytes(series: Series, device: Mapping[str, Any]) -> float | None:
     """Block size from which the C library fetches pages anew; None where it never does."""
+    if series.where.get("device") != "cpu":
+        return None
     set_to = str((device.get("environment") or {}).get("MALLOC_MMAP_THRESHOLD_"))
     if set_to.isdigit():
         return float(set_to) if int(set_to) < _NEVER_BYTES else None
@@ -110,8 +112,8 @@ def candidates(series: Series, device: Mapping[str, Any]) -> list[Candidate]:
     paging = [_paged_share(record) for record in series.records]
     if all(share is not None for share in paging):
         add(paging, _FAULTING_SHARE, "page_faults", "page faults begin")
-    elif what == "scores" and (limit_or_none := mmap_bytes(device)) is not None:
-        add(held, limit_or_none, "page_faults", f"page faults begin ({capacity(limit_or_none)})")
+    elif what == "scores" and (mapped := _mmap_bytes(series, device)) is not None:
+        add(held, mapped, "page_faults", f"page faults begin ({capacity(mapped)})")
     by_gap: dict[int, list[Candidate]] = {}
     for one in sorted(found.values(), key=lambda one: one.at):
         by_gap.setdefault(one.gap, []).append(one)
@@ -159,8 +161,8 @@ def next_threshold(series: Series, device: Mapping[str, Any]) -> tuple[float, st
     power = 2 if what == "scores" else 1
     verb = "leave" if what == "scores" else "leaves"
     limits = [(size, f"{what} {verb} {level}") for _, level, size in caches(device)]
-    if what == "scores" and (limit := mmap_bytes(device)) is not None:
-        limits.append((limit, "page faults begin"))
+    if what == "scores" and (mapped := _mmap_bytes(series, device)) is not None:
+        limits.append((mapped, "page faults begin"))
     ahead = [
         (series.n[-1] * (limit / last) ** (1 / power), name)
         for limit, name in limits

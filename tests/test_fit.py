@@ -346,6 +346,12 @@ def test_page_faults_begin_where_the_allocator_hands_blocks_back(
     assert [knot["name"] for knot in series["knots"]] == ([name] if name else [])
 
 
+def test_an_accelerator_has_no_page_faults() -> None:
+    rows = [row | {"device": "cuda"} for row in eager(cliff)]
+    document = fit_run({"facts": {"libc": "glibc 2.36"}}, rows)
+    assert all(one["knots"] == [] for one in document["series"])
+
+
 def test_counted_page_faults_say_where_they_begin() -> None:
     rows = eager(cliff)
     for row in rows:

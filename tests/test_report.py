@@ -13,6 +13,7 @@ import pytest
 
 from attnprof.errors import UsageError
 from attnprof.fit import fit_run
+from attnprof.growth_tables import growth_table
 from attnprof.records import Run
 from attnprof.render import Table, markdown_text
 from attnprof.report import (
@@ -170,6 +171,21 @@ def test_a_noisy_row_is_seen_before_the_steady_ones(records: list[dict[str, Any]
     names = [row["workload"] for row in latency_table(records).rows]
     assert names[0] == "prefill math 2k"
     assert names[1:3] == ["prefill eager 256", "prefill eager 512"]
+
+
+def test_growth_along_a_count_is_shown_at_the_longest_length(
+    records: list[dict[str, Any]],
+) -> None:
+    rows = [
+        record | {"batch_size": batch_size, "median_s": batch_size * record["median_s"]}
+        for record in records
+        if record["backend"] == "math"
+        for batch_size in (1, 2, 4)
+    ]
+    fits = fit_run({}, rows)
+    assert sum(one["axis"] == "batch_size" for one in fits["series"]) == 8
+    names = [row["series"] for row in growth_table(fits, "latency").rows]
+    assert names == ["prefill math b1", "prefill math b2", "prefill math b4", "prefill math 2k"]
 
 
 def test_every_title_of_a_synthetic_run_says_so(records: list[dict[str, Any]]) -> None:
