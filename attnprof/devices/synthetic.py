@@ -1,0 +1,369 @@
+"""A device without hardware: a known law, noise, drift, a memory limit, and failures on request.
+
+Its clock is virtual: a sweep that would take minutes takes milliseconds. No torch.
+"""
+
+import fnmatch
+import math
+import os
+import random
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from attnprof.devices.base import Check, Energy, GrowthPoint, Memory, Samples, WarmUp
+from attnprof.dtypes import dtype_named
+from attnprof.errors import OutOfMemoryError, UnsupportedError, UsageError, nearest
+from attnprof.theory.flops import attention_flops
+from attnprof.theory.kv_cache import kv_bytes
+from attnprof.theory.traffic import attention_bytes, query_bytes
+from attnprof.units import parse_bytes, parse_seconds
+from attnprof.workload import PAGED_BLOCK_TOKENS, Workload
+
+MIN_SAMPLE_S = 1e-3
+WARM_CALLS = 4
+FIRST_CALL_FACTOR = 5.0
+QUADRATIC_BACKENDS = ("eager", "math")
+RULERS_S = {"matmul_s": 1e-3, "copy_s": 2e-3}
+
+Globs = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """How long a call takes, and what goes wrong.
+
+        t = t₀ + F / (e_c · P) + B / (e_m · W)
+
+    Args:
+        noise: Standard deviation of the log of a sample.
+        launch: Standard deviation of the log of what all samples of a visit share.
+        spikes: Share of samples that take ``spike`` times as long.
+        drift: What every call adds to the time of the next, as a share.
+        contended: Share of samples whose thread waited for a core, half of their wall time.
+        slow: Workloads and the factor by which they are slower than the law.
+        pace: Real seconds that every visit sleeps.
+        hang, crash, ...: Workloads that fail so.
+    """
+
+    t0: float = 20e-6
+    flops: float = 1e12
+    bandwidth: float = 1e11
+    compute_efficiency: float = 0.5
+    memory_efficiency: float = 0.8
+    noise: float = 0.01
+    launch: float = 0.0
+    spikes: float = 0.0
+    spike: float = 3.0
+    drift: float = 0.0
+    contended: float = 0.0
+    memory: int = 16 * 2**30
+    seed: int = 0
+    pace: float = 0.0
+    slow: tuple[tuple[str, float], ...] = ()
+    throttle: Globs = ()
+    hang: Globs = ()
+    crash: Globs = ()
+    exit: Globs = ()
+    segv: Globs = ()
+    kill: Globs = ()
+    error: Globs = ()
+    oom: Globs = ()
+    wrong: Globs = ()
+    unsupported: Globs = ()
+    chatter: Globs = ()
+
+
+def parse_law(spec: str) -> Law:
+    """The law of ``synthetic?noise=0.02&memory=8GiB&hang=*s4096*&slow=decode*:1.1``.
+
+    Workloads are named by shell patterns of their ids, several divided by commas.
+
+    >>> parse_law("synthetic?memory=8GiB&slow=decode*:1.1").slow
+    (('decode*', 1.1),)
+
+    Raises:
+        UsageError: A key that the law does not have, or a value of another kind.
+    """
+    known = {one.name: one.default for one in fields(Law)}
+    given: dict[str, Any] = {}
+    _, _, settings = spec.partition("?")
+    for part in filter(None, settings.split("&")):
+        key, equals, text = part.partition("=")
+        if key not in known:
+            raise UsageError(f"the synthetic device has no {key!r}", nearest(key, list(known)))
+        if not equals or not text:
+            raise UsageError(f"{key!r} has no value", f"write synthetic?{key}=...")
+        given[key] = _value(key, text, known[key])
+    return Law(**given)
+
+
+def _value(key: str, text: str, default: Any) -> Any:
+    if key == "memory":
+        return parse_bytes(text)
+    if key in ("pace", "t0"):
+        return parse_seconds(text)
+    if key == "slow":
+        return tuple(_slowdown(part) for part in text.split(","))
+    if isinstance(default, tuple):
+        return tuple(text.split(","))
+    try:
+        number = type(default)(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise UsageError(f"{key}={text!r} is not a number", f"write synthetic?{key}={default}")
+    return number
+
+
+def _slowdown(text: str) -> tuple[str, float]:
+    pattern, _, factor = text.rpartition(":")
+    try:
+        return pattern, float(factor)
+    except ValueError:
+        raise UsageError(f"slow={text!r} names no factor", "write slow=decode*:1.1") from None
+
+
+def open_synthetic(spec: str) -> "SyntheticDevice":
+    return SyntheticDevice(parse_law(spec))
+
+
+@dataclass
+class SyntheticDevice:
+    """The device that ``law`` describes; ``num_calls`` is its virtual age."""
+
+    law: Law
+    kind: str = "synthetic"
+    num_calls: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        return {"name": "synthetic", "memory_bytes": self.law.memory, "threads": 1}
+
+    def ceilings(self, dtypes: tuple[str, ...]) -> dict[str, Any]:
+        law = self.law
+        return {
+            "copy_bytes_per_s": law.bandwidth,
+            "copy_bytes_per_cpu_s": law.bandwidth,
+            "matmul": {
+                dtype: {"flops_per_s": law.flops, "flops_per_cpu_s": law.flops} for dtype in dtypes
+            },
+        }
+
+    def free_bytes(self) -> int:
+        return self.law.memory
+
+    def rulers(self) -> dict[str, float]:
+        return {name: value * self.drifted() for name, value in RULERS_S.items()}
+
+    def drifted(self) -> float:
+        return 1 + self.law.drift * self.num_calls
+
+    def build(self, workload: Workload, seed: int) -> "SyntheticCell":
+        """Raises:
+        UnsupportedError: The law says so.
+        OutOfMemoryError: The workload needs more than the law's memory.
+        """
+        if _named(workload, self.law.unsupported):
+            raise UnsupportedError(f"{workload.backend} is unsupported by request")
+        if _named(workload, self.law.oom):
+            needed = held_bytes(workload)
+            raise OutOfMemoryError(f"no room for {needed} bytes, by request", needed)
+        needed = held_bytes(workload) + activation_bytes(workload)
+        if needed > self.law.memory:
+            raise OutOfMemoryError(
+                f"tried to allocate {needed} bytes of {self.law.memory}", requested_bytes=needed
+            )
+        return SyntheticCell(self, workload, seed)
+
+
+class SyntheticCell:
+    """A workload on the synthetic device."""
+
+    prepare_s = 0.0
+
+    def __init__(self, device: SyntheticDevice, workload: Workload, seed: int) -> None:
+        self.workload = workload
+        self.kernels = (f"synthetic_{workload.backend}",)
+        self._device = device
+        self._random = random.Random(f"{device.law.seed}/{seed}")
+        self._base_s = law_s(device.law, workload)
+        self._base_s *= math.exp(self._random.gauss(0, device.law.launch))
+
+    def check(self) -> Check:
+        wrong = _named(self.workload, self._device.law.wrong)
+        return Check(passed=not wrong, max_abs_error=1.0 if wrong else 0.0, bound=1e-6, rows=1)
+
+    def warm_up(self, limit_s: float) -> WarmUp:
+        calls = [FIRST_CALL_FACTOR * self._call_s(), *(self._call_s() for _ in range(WARM_CALLS))]
+        return WarmUp(wall_s=tuple(calls), settled=True)
+
+    def sample(self, num_samples: int, limit_s: float) -> Samples:
+        law = self._device.law
+        self._fail_as_wished()
+        time.sleep(law.pace)
+        inner = max(1, math.ceil(MIN_SAMPLE_S / self._base_s))
+        walls: list[float] = []
+        cpus: list[float] = []
+        delays: list[float] = []
+        spent_s = 0.0
+        while len(walls) < num_samples and (not walls or spent_s < limit_s):
+            cpu_s = self._call_s()
+            delay_s = cpu_s if self._random.random() < law.contended else 0.0
+            cpus.append(cpu_s)
+            walls.append(cpu_s + delay_s)
+            delays.append(delay_s)
+            spent_s += inner * walls[-1]
+        return Samples(
+            wall_s=tuple(walls),
+            cpu_s=tuple(cpus),
+            run_delay_s=tuple(delays),
+            minor_faults=(0.0,) * len(walls),
+            inner=inner,
+            mode="virtual",
+            flags=("throttled",) if _named(self.workload, law.throttle) else (),
+        )
+
+    def grow(self, limit_s: float) -> tuple[GrowthPoint, ...]:
+        law, workload = self._device.law, self.workload
+        assert workload.start_len is not None
+        self._fail_as_wished()
+        time.sleep(law.pace)
+        points = []
+        for kv_len in range(workload.start_len + 1, workload.kv_len + 1):
+            step = replace(workload, phase="decode", kv_len=kv_len, start_len=None)
+            self._base_s = law_s(law, step)
+            step_s = self._call_s()
+            useful, allocated, peak = cache_bytes(workload, kv_len)
+            points.append(GrowthPoint(
+                kv_len=kv_len, wall_s=step_s, cpu_s=step_s, useful_bytes=useful,
+                allocated_bytes=allocated, peak_bytes=peak,
+            ))  # fmt: skip
+        return tuple(points)
+
+    def weigh(self) -> Memory:
+        _, allocated, _ = cache_bytes(self.workload, self.workload.kv_len)
+        return Memory(
+            kv_bytes=allocated,
+            peak_activation_bytes=activation_bytes(self.workload),
+            meter="virtual",
+        )
+
+    def energy(self) -> Energy | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+    def _call_s(self) -> float:
+        """One call by the law: noise is log-normal, so the median is the law's own time."""
+        law = self._device.law
+        call_s = self._base_s * self._device.drifted() * math.exp(self._random.gauss(0, law.noise))
+        if self._random.random() < law.spikes:
+            call_s *= law.spike
+        self._device.num_calls += 1
+        return call_s
+
+    def _fail_as_wished(self) -> None:
+        for name, fail in _FAILURES.items():
+            if _named(self.workload, getattr(self._device.law, name)):
+                fail()
+
+
+def _hang() -> None:
+    threading.Event().wait()
+
+
+def _segv() -> None:
+    signal.raise_signal(signal.SIGSEGV)
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def _error() -> None:
+    raise RuntimeError("device-side error by request")
+
+
+def _chatter() -> None:
+    print("a library says hello", flush=True)  # noqa: T201 - what libraries do
+    os.write(1, b"\x00\x01 and writes bytes besides\n")
+
+
+_FAILURES: dict[str, Callable[[], object]] = {
+    "chatter": _chatter,
+    "hang": _hang,
+    "crash": os.abort,
+    "exit": lambda: sys.exit(7),
+    "segv": _segv,
+    "kill": _kill,
+    "error": _error,
+}
+
+
+def _named(workload: Workload, patterns: Globs) -> bool:
+    return any(fnmatch.fnmatchcase(workload.workload_id, pattern) for pattern in patterns)
+
+
+def law_s(law: Law, workload: Workload) -> float:
+    """What a call takes by the law, without noise. [s]
+
+    The step of a growing cache is the median one's.
+    """
+    if workload.phase == "kv-growth":
+        assert workload.start_len is not None
+        first, last = workload.start_len + 1, workload.kv_len
+        ends = (replace(workload, phase="decode", kv_len=n, start_len=None) for n in (first, last))
+        return statistics.fmean(law_s(law, end) for end in ends)
+    flops = workload.num_layers * attention_flops(workload.shape, workload.mask)
+    call_s = (
+        law.t0
+        + flops / (law.compute_efficiency * law.flops)
+        + attention_bytes(workload) / (law.memory_efficiency * law.bandwidth)
+    )
+    for pattern, factor in law.slow:
+        if fnmatch.fnmatchcase(workload.workload_id, pattern):
+            call_s *= factor
+    return 2 * call_s if _named(workload, law.throttle) else call_s
+
+
+def held_bytes(workload: Workload) -> int:
+    """Queries, keys and values that the workload keeps between calls."""
+    return query_bytes(workload) + _kv_bytes(workload, workload.batch_size * workload.kv_len)
+
+
+def activation_bytes(workload: Workload) -> int:
+    """Output of one layer, and its scores where the backend writes them down."""
+    size = dtype_named(workload.dtype).bytes
+    rows = workload.batch_size * workload.num_q_heads * workload.q_len
+    scores = rows * workload.kv_len if workload.backend in QUADRATIC_BACKENDS else 0
+    return int(size * (rows * workload.head_dim + scores))
+
+
+def cache_bytes(workload: Workload, kv_len: int) -> tuple[int, int, int]:
+    """Bytes useful, allocated, and at the highest of the step that appends token ``kv_len``."""
+    useful = _kv_bytes(workload, workload.batch_size * kv_len)
+    if workload.kv_cache == "static":
+        allocated = _kv_bytes(workload, workload.batch_size * workload.kv_len)
+        return useful, allocated, allocated
+    if workload.kv_cache == "paged":
+        slots = math.ceil(kv_len / PAGED_BLOCK_TOKENS) * PAGED_BLOCK_TOKENS
+        allocated = _kv_bytes(workload, workload.batch_size * slots)
+        return useful, allocated, allocated
+    copied = _kv_bytes(workload, workload.batch_size * (kv_len - 1)) // workload.num_layers
+    return useful, useful, useful + copied
+
+
+def _kv_bytes(workload: Workload, num_tokens: int) -> int:
+    return kv_bytes(
+        num_tokens,
+        num_layers=workload.num_layers,
+        num_kv_heads=workload.num_kv_heads,
+        head_dim=workload.head_dim,
+        dtype=workload.cached_dtype,
+    )

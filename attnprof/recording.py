@@ -1,0 +1,200 @@
+"""The visits of a workload -> its record: figures, memory, and theory beside them."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from attnprof.devices.base import GrowthPoint
+from attnprof.measure import Figure, Pooled, Progress, Visit, plan_for, pool
+from attnprof.medians import NO_INTERVAL, percentile, tukey_outliers
+from attnprof.records import FORMAT
+from attnprof.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What all records of a run have in common and its figures depend on."""
+
+    device_kind: str
+    threads: int | None = None
+    ceilings: dict[str, Any] = field(default_factory=dict)
+
+
+def make_record(progress: Progress, conditions: Conditions) -> dict[str, Any]:
+    """The record of a workload from its visits: samples, figures, memory, theory.
+
+    Figures (median, FLOP/s, MFU, MBU) are given of an ``ok`` workload alone; of a failed one the
+    samples that it had before are kept, and not averaged.
+    """
+    from attnprof.theory.summary import theory_of
+
+    workload, visits = progress.workload, progress.visits
+    pooled = pool(visits, conditions.threads)
+    first, last = visits[0], visits[-1]
+    theory = theory_of(
+        workload, conditions.device_kind, conditions.threads, conditions.ceilings or None
+    )
+    return {
+        "format": FORMAT,
+        **_identity(workload, conditions.device_kind),
+        "status": last.status,
+        "reason": last.reason,
+        "phase_of_failure": last.phase if last.status != "ok" else None,
+        "requested_bytes": last.requested_bytes,
+        "flags": _flags(progress),
+        **_figures(progress, pooled, theory, conditions),
+        "samples_s": pooled.wall_s,
+        "samples_cpu_s": pooled.cpu_s,
+        "sample_launch": pooled.launch,
+        "sample_clean": pooled.clean,
+        "run_delay_s": pooled.run_delay_s,
+        "minor_faults": pooled.minor_faults,
+        "cycles": pooled.cycles,
+        "num_samples": len(pooled.wall_s),
+        "clean_share": pooled.clean_share,
+        "warmup_s": [list(visit.warm_up.wall_s) if visit.warm_up else [] for visit in visits],
+        "launches": [_launch(visit) for visit in visits],
+        "dropped": _dropped(visits),
+        "mode": next((visit.samples.mode for visit in visits if visit.samples), None),
+        "kernels": next((visit.kernels for visit in visits if visit.kernels), ()),
+        "clocks": [visit.samples.clocks for visit in visits if visit.samples],
+        "prepare_s": first.prepare_s,
+        "check": _first_json(visits, "check"),
+        "energy": _first_json(visits, "energy"),
+        **_memory(visits),
+        "growth": _growth(visits),
+        **theory,
+        "threads": conditions.threads,
+        "when": {"started": first.started, "ended": last.ended},
+    }
+
+
+def unmeasured_record(
+    workload: Workload, conditions: Conditions, status: str, reason: str
+) -> dict[str, Any]:
+    """The record of a workload that was decided on without running it."""
+    progress = Progress(workload, plan_for(conditions.device_kind))
+    progress.add(
+        Visit(
+            workload_id=workload.workload_id, round=0, launch=-1, launch_kind="none",
+            status=status, reason=reason,
+        )
+    )  # fmt: skip
+    return {**make_record(progress, conditions), "warmup_s": [], "launches": []}
+
+
+def _identity(workload: Workload, device_kind: str) -> dict[str, Any]:
+    return {
+        "workload_id": workload.workload_id,
+        **workload.to_json(),
+        "kv_dtype": workload.cached_dtype,
+        "device": device_kind,
+    }
+
+
+def _flags(progress: Progress) -> list[str]:
+    flags: dict[str, None] = {}
+    if progress.noisy:
+        flags["noisy"] = None
+    if progress.figure.contended:
+        flags["contended"] = None
+    warm_ups = [visit.warm_up.settled for visit in progress.visits if visit.warm_up]
+    if 2 * sum(warm_ups) < len(warm_ups):
+        flags["warmup_unsettled"] = None
+    for visit in progress.visits:
+        for part in (visit.samples, visit.memory):
+            if part is not None:
+                flags.update(dict.fromkeys(part.flags))
+    return list(flags)
+
+
+def _figures(
+    progress: Progress, pooled: Pooled, theory: dict[str, Any], conditions: Conditions
+) -> dict[str, Any]:
+    chosen = progress.figure if progress.status == "ok" else Figure(NO_INTERVAL, "wall")
+    ok = progress.status == "ok" and bool(pooled.wall_s)
+    on_clock_s = pooled.cpu_s if chosen.clock == "cpu" else pooled.wall_s
+    mild, severe = tukey_outliers(on_clock_s)
+    median_s = chosen.interval.median_s
+    per = "cpu_s" if chosen.clock == "cpu" else "s"
+    roofs = conditions.ceilings
+    flops_roof = roofs.get("matmul", {}).get(progress.workload.dtype, {}).get(f"flops_per_{per}")
+    achieved = theory["flops"] / median_s if median_s else None
+    moved = theory["bytes_moved"] / median_s if median_s else None
+    return {
+        "clock": chosen.clock if ok else None,
+        "median_s": median_s,
+        "median_low_s": chosen.interval.low_s,
+        "median_high_s": chosen.interval.high_s,
+        "median_wall_s": statistics.median(pooled.wall_s) if ok else None,
+        "median_cpu_s": statistics.median(pooled.cpu_s) if ok and pooled.cpu_s else None,
+        "min_s": min(on_clock_s) if ok else None,
+        "p95_s": percentile(on_clock_s, 0.95) if ok else None,
+        "outliers": {"mild": mild, "severe": severe},
+        "achieved_flops_per_s": achieved,
+        "mfu": _share(achieved, flops_roof),
+        "mbu": _share(moved, roofs.get(f"copy_bytes_per_{per}")),
+    }
+
+
+def _share(achieved: float | None, peak: float | None) -> float | None:
+    return achieved / peak if achieved is not None and peak else None
+
+
+def _launch(visit: Visit) -> dict[str, Any]:
+    return {
+        "launch": visit.launch,
+        "kind": visit.launch_kind,
+        "round": visit.round,
+        "num_samples": len(visit.samples.wall_s) if visit.samples else 0,
+        "inner": visit.samples.inner if visit.samples else None,
+        "ended": visit.ended,
+    }
+
+
+def _dropped(visits: Iterable[Visit]) -> dict[str, int]:
+    dropped: dict[str, int] = {}
+    for visit in visits:
+        for reason, count in (visit.samples.dropped if visit.samples else {}).items():
+            dropped[reason] = dropped.get(reason, 0) + count
+    return dropped
+
+
+def _first_json(visits: Iterable[Visit], name: str) -> dict[str, Any] | None:
+    found = next((part for visit in visits if (part := getattr(visit, name)) is not None), None)
+    return None if found is None else asdict(found)
+
+
+def _memory(visits: Iterable[Visit]) -> dict[str, Any]:
+    memory = next((visit.memory for visit in visits if visit.memory is not None), None)
+    return {
+        "weight_bytes": memory.weight_bytes if memory else None,
+        "kv_bytes": memory.kv_bytes if memory else None,
+        "peak_activation_bytes": memory.peak_activation_bytes if memory else None,
+        "peak_rss_bytes": memory.peak_rss_bytes if memory else None,
+        "reserved_bytes": memory.reserved_bytes if memory else None,
+        "memory_meter": memory.meter if memory else None,
+    }
+
+
+def _growth(visits: Iterable[Visit]) -> list[dict[str, Any]] | None:
+    """The points of all growths together: times are medians, bytes are the same in each."""
+    by_length: dict[int, list[GrowthPoint]] = {}
+    for visit in visits:
+        for growth in visit.growths:
+            for point in growth:
+                by_length.setdefault(point.kv_len, []).append(point)
+    if not by_length:
+        return None
+    return [_merged(points) for _, points in sorted(by_length.items())]
+
+
+def _merged(points: list[GrowthPoint]) -> dict[str, Any]:
+    cpu_s = [point.cpu_s for point in points if point.cpu_s is not None]
+    return {
+        **asdict(points[0]),
+        "wall_s": statistics.median(point.wall_s for point in points),
+        "cpu_s": statistics.median(cpu_s) if cpu_s else None,
+        "num_growths": len(points),
+    }
