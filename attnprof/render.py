@@ -17,13 +17,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table as RichTable
 
 FORMAT_VERSION = 1
 UNKNOWN = "–"
 _UNLIMITED_WIDTH = 10_000
 _LEAST_SENTENCE_WIDTH = 24
+_GAP = 2  # after a column: one place of padding, and one between it and the next
 
 # Control characters, and the invisible ones that reorder or hide text.
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -118,7 +118,7 @@ def terminal_text(table: Table, stream: TextIO, width: int | None = None) -> str
     console = Console(
         file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
     )
-    kept = _columns_that_fit(table, console)
+    kept = _columns_that_fit(table, console.width)
     left_out = [column.heading for column in table.columns if column not in kept]
     with console.capture() as captured:
         console.print(plain(table.title), style="bold")
@@ -133,18 +133,25 @@ def terminal_text(table: Table, stream: TextIO, width: int | None = None) -> str
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
-def _columns_that_fit(table: Table, console: "Console") -> list[Column]:
+def _columns_that_fit(table: Table, width: int) -> list[Column]:
     """Those always shown, then by priority each that there still is room for."""
+    from rich.cells import cell_len
+
+    needed = {}
+    for column in table.columns:
+        widths = [cell_len(cell(column, row)) for row in table.rows]
+        widest = max([cell_len(column.heading), *widths])
+        needed[column.key] = min(widest, _LEAST_SENTENCE_WIDTH) if column.wraps else widest
     kept = [column for column in table.columns if column.priority == 0]
+    left = width + 1 - sum(needed[column.key] + _GAP for column in kept)
     for wanted in sorted(table.columns, key=lambda column: column.priority):
-        if wanted.priority > 0:
-            trial = [column for column in table.columns if column in kept or column is wanted]
-            if not _is_too_wide(_rich_table(table, trial, _LEAST_SENTENCE_WIDTH), console):
-                kept = trial
-    return kept
+        if wanted.priority > 0 and needed[wanted.key] + _GAP <= left:
+            left -= needed[wanted.key] + _GAP
+            kept.append(wanted)
+    return [column for column in table.columns if column in kept]
 
 
-def _rich_table(table: Table, columns: Sequence[Column], wrap_at: int | None = None) -> "RichTable":
+def _rich_table(table: Table, columns: Sequence[Column]) -> "RichTable":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -157,7 +164,6 @@ def _rich_table(table: Table, columns: Sequence[Column], wrap_at: int | None = N
             justify=column.align,
             overflow="fold",
             no_wrap=some_wrap and not column.wraps,
-            max_width=wrap_at if column.wraps else None,
         )
     for row in table.rows:
         is_alarming = table.alarming is not None and table.alarming(row)
@@ -165,13 +171,6 @@ def _rich_table(table: Table, columns: Sequence[Column], wrap_at: int | None = N
             *(Text(cell(column, row)) for column in columns), style="red" if is_alarming else None
         )
     return made
-
-
-def _is_too_wide(table: "RichTable", console: "Console") -> bool:
-    from rich.measure import Measurement
-
-    unlimited = console.options.update(max_width=_UNLIMITED_WIDTH)
-    return Measurement.get(console, unlimited, table).maximum > console.width
 
 
 def markdown_escaped(text: str) -> str:
