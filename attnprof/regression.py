@@ -85,27 +85,6 @@ def relative_sd(value: float, low: float | None, high: float | None) -> float:
     return math.hypot((high - low) / (2 * Z95 * value), LEAST_RELATIVE_SD)
 
 
-def median_interval(samples: Sequence[float]) -> Interval:
-    """The median and its distribution-free 95 % interval, from order statistics.
-
-    With fewer than six samples no pair of them reaches 95 %, and the ends are None.
-
-    >>> median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    Interval(value=3.5, low=1.0, high=6.0)
-    """
-    ordered = sorted(samples)
-    n = len(ordered)
-    median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    # The innermost rank with at most 2.5 % of n fair coins' outcomes outside, counted exactly.
-    outside, rank = 1, 0
-    while 40 * outside <= 2**n:
-        rank += 1
-        outside += math.comb(n, rank)
-    if rank == 0:
-        return Interval(median, None, None)
-    return Interval(median, ordered[rank - 1], ordered[n - rank])
-
-
 def power_law(x: Sequence[float], y: Sequence[float], sd: Sequence[float]) -> Interval:
     """Exponent p of ``y = k · x^p``, by weighted regression in log-log.
 

@@ -5,11 +5,13 @@ A record is the plain dictionary of one line of ``records.jsonl``.
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.regression import Z95, median_interval, relative_sd
+from attnprof.medians import median_interval
+from attnprof.regression import Z95, relative_sd
 from attnprof.units import tokens
 
 Record = Mapping[str, Any]
@@ -281,8 +283,8 @@ def _latency(row: Record, clock: str | None) -> tuple[float, float] | None:
     else:
         value = positive(row.get("median_cpu_s" if clock == "cpu" else "median_wall_s"))
         samples = row.get("samples_cpu_s" if clock == "cpu" else "samples_s") or ()
-        interval = median_interval(samples) if samples else None
-        low, high = (interval.low, interval.high) if interval else (None, None)
+        interval = median_interval(samples)
+        low, high = interval.low_s, interval.high_s
     return None if value is None else (value, relative_sd(value, low, high))
 
 
@@ -302,10 +304,11 @@ def _growth_series(record: Record, varying: Mapping[str, Sequence[str]]) -> Seri
     n, values, sd = [], [], []
     for start, stop in itertools.pairwise(edges):
         stretch = growth[start:stop]
-        middle = median_interval([float(point[key]) for point in stretch])
+        times_s = [float(point[key]) for point in stretch]
+        interval, median_s = median_interval(times_s), statistics.median(times_s)
         n.append(round(sum(point["kv_len"] for point in stretch) / len(stretch)))
-        values.append(middle.value)
-        sd.append(relative_sd(middle.value, middle.low, middle.high))
+        values.append(median_s)
+        sd.append(relative_sd(median_s, interval.low_s, interval.high_s))
     return Series(
         name=label(record, varying, without="kv_len"),
         axis="kv_len",

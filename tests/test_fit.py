@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from attnprof.errors import CannotMeasureError
 from attnprof.fit import fit_run, predict
 from attnprof.regression import (
-    median_interval,
     nonnegative_least_squares,
     polynomial_law,
     power_law,
@@ -74,16 +73,6 @@ def only(records: list[dict[str, Any]], quantity: str = "latency") -> dict[str, 
 )
 def test_student_t_is_that_of_the_printed_tables(dof: int, published: float) -> None:
     assert student_t95(dof) == pytest.approx(published, rel=2e-3)
-
-
-@pytest.mark.parametrize(("count", "rank"), [(6, 1), (10, 2), (30, 10), (100, 40), (3000, 1446)])
-def test_the_interval_of_a_median_has_the_ranks_of_the_binomial(count: int, rank: int) -> None:
-    interval = median_interval(range(1, count + 1))
-    assert (interval.low, interval.high) == (rank, count + 1 - rank)
-
-
-def test_five_samples_have_a_median_and_no_interval() -> None:
-    assert median_interval([1, 2, 3, 4, 9]).low is None
 
 
 MATRICES = st.integers(1, 4).flatmap(
