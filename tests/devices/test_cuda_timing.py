@@ -381,6 +381,7 @@ def test_a_graph_with_fewer_calls_than_copies_is_refused() -> None:
     num_bytes=st.integers(1000, 10**9),
     l2_bytes=st.integers(10**6, 10**8),
 )
+@settings(deadline=None)
 def test_a_graph_walks_all_copies_for_at_least_200_us(
     call_s: float, num_bytes: int, l2_bytes: int
 ) -> None:

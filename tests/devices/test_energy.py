@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnprof.devices.energy import RaplCounter, energy_of, idle_watts, rapl_counter
@@ -55,6 +55,7 @@ class Bench:
     period_s=st.floats(0.01, 0.1),
     num_calls=st.integers(1, 8),
 )
+@settings(deadline=None)
 def test_joules_of_a_call_are_exact_though_the_counter_steps_seldom(
     call_j: float, call_s: float, period_s: float, num_calls: int
 ) -> None:
@@ -130,6 +131,7 @@ def test_rapl_counts_packages_and_nothing_twice(tmp_path: Path) -> None:
 
 
 @given(steps=st.lists(st.integers(0, 999), min_size=1, max_size=30))
+@settings(deadline=None)
 def test_rapl_goes_on_counting_when_its_register_wraps(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int]
 ) -> None:
