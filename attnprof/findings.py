@@ -92,16 +92,13 @@ def fastest_words(records: Sequence[Record]) -> list[str]:
             longest[key] = contest
     said = []
     for contest in longest.values():
-        first, *others = [str(row.get("backend")) for row in contest.rows]
-        slower = [
-            f"{ratio:.3g}× as fast as {other}"
-            for ratio, other in zip(contest.ratios[1:], others, strict=True)
-        ]
-        if contest.is_tie:
-            verdict = f"{first} and {others[0]} are equally fast within their intervals"
-            slower = slower[1:]
-        else:
-            verdict = f"{first} is the fastest"
+        *more, last = contest.fastest
+        verdict = (
+            f"{', '.join(more)} and {last} are equally fast within their intervals"
+            if more
+            else f"{last} is the fastest"
+        )
+        slower = [f"{ratio:.3g}× as fast as {name}" for name, ratio in contest.slower]
         said.append(f"{contest.name}: {', '.join([verdict, *slower])}.")
     return said
 

@@ -227,15 +227,14 @@ def fastest_table(records: Sequence[Record], suffix: str = "") -> Table:
     """For each workload that several backends ran: who is the fastest, and by how much."""
     rows = []
     for contest in contests(records):
-        names = [str(row.get("backend")) for row in contest.rows]
-        others = zip(names[1:], contest.ratios[1:], strict=True)
+        tie = " (tie)" if contest.num_first > 1 else ""
         rows.append(
             {
                 "workload": contest.name,
-                "fastest": f"{names[0]}, {names[1]} (tie)" if contest.is_tie else names[0],
+                "fastest": ", ".join(contest.fastest) + tie,
                 "median_s": contest.medians_s[0],
                 "clock": contest.clock,
-                "others": ", ".join(f"{name} {ratio:.3g}×" for name, ratio in others),
+                "others": ", ".join(f"{name} {ratio:.3g}×" for name, ratio in contest.slower),
             }
         )
     return Table(
@@ -243,10 +242,10 @@ def fastest_table(records: Sequence[Record], suffix: str = "") -> Table:
         title=f"Fastest backend{suffix}",
         columns=(
             Column("workload", "Workload"),
-            Column("fastest", "Fastest"),
+            Column("fastest", "Fastest", wraps=True),
             Column("median_s", "Median", units.seconds, "right"),
             Column("clock", "Clock", priority=1),
-            Column("others", "Others take"),
+            Column("others", "Others take", wraps=True),
         ),
         rows=tuple(rows),
     )
@@ -339,7 +338,7 @@ def report_md(run: Run, fits: Mapping[str, Any]) -> str:
         "Time": shortened(growth_words(fits, "latency"), "the table 'Growth of latency'"),
         "Memory": [
             *shortened(growth_words(fits, "peak_memory"), "the table 'Growth of peak memory'"),
-            *filling_words(fits),
+            *shortened(filling_words(fits), "the table 'Length that fills the device'"),
         ],
         "KV cache": shortened(kv_words(fits), "the table 'KV cache'"),
         "What to doubt": [

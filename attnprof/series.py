@@ -229,12 +229,20 @@ class Contest:
     clock: str
     rows: tuple[Record, ...]
     medians_s: tuple[float, ...]
-    is_tie: bool  # the first two may be equal, by their intervals
+    num_first: int  # rows that may be as fast as the first, by their intervals, itself included
 
     @property
-    def ratios(self) -> tuple[float, ...]:
-        """Each time over the shortest."""
-        return tuple(median_s / self.medians_s[0] for median_s in self.medians_s)
+    def fastest(self) -> list[str]:
+        """The backend with the shortest time, and those that may equal it."""
+        return [str(row.get("backend")) for row in self.rows[: self.num_first]]
+
+    @property
+    def slower(self) -> list[tuple[str, float]]:
+        """All other backends, and how many times the shortest time each takes."""
+        return [
+            (str(row.get("backend")), median_s / self.medians_s[0])
+            for row, median_s in zip(self.rows, self.medians_s, strict=True)
+        ][self.num_first :]
 
 
 def contests(records: Sequence[Record]) -> list[Contest]:
@@ -253,7 +261,11 @@ def contests(records: Sequence[Record]) -> list[Contest]:
         timed = [(*point, row) for row in rows if (point := _latency(row, clock)) is not None]
         timed.sort(key=lambda point: point[0])
         if len(timed) > 1:
-            (first_s, first_sd, first), (second_s, second_sd, _) = timed[:2]
+            first_s, first_sd, first = timed[0]
+            apart = [
+                math.log(median_s / first_s) > Z95 * math.hypot(first_sd, sd)
+                for median_s, sd, _ in timed
+            ]
             found.append(
                 Contest(
                     name=label(first, varying, without="backend"),
@@ -261,7 +273,7 @@ def contests(records: Sequence[Record]) -> list[Contest]:
                     clock=clock,
                     rows=tuple(row for _, _, row in timed),
                     medians_s=tuple(median_s for median_s, _, _ in timed),
-                    is_tie=math.log(second_s / first_s) < Z95 * math.hypot(first_sd, second_sd),
+                    num_first=apart.index(True) if any(apart) else len(apart),
                 )
             )
     return found

@@ -19,6 +19,7 @@ from attnprof.render import Table, markdown_text
 from attnprof.report import (
     RESULT_KEYS,
     failures_table,
+    fastest_table,
     latency_table,
     memory_table,
     report_md,
@@ -223,6 +224,21 @@ def test_what_the_sentences_say_is_what_the_tables_hold(
     assert "grows in steps of 16 tokens" in text
     assert "24 of 26 rows" not in text
     assert "26 of 26 rows are contended" in text
+
+
+def test_backends_whose_intervals_meet_are_called_equally_fast(
+    records: list[dict[str, Any]],
+) -> None:
+    for record in records:
+        if record["backend"] == "math" and record["kv_len"] == 1024:
+            eager = next(r for r in records if r["backend"] == "eager" and r["kv_len"] == 1024)
+            record |= {"median_s": eager["median_s"] * 1.001}
+            record |= {"median_low_s": eager["median_low_s"]}
+    rows = [r for r in records if r["kv_len"] == 1024 and r["backend"] != "flash"]
+    text = report({}, rows)
+    assert "prefill 1k: eager and math are equally fast within their intervals." in text
+    (row,) = fastest_table(rows).rows
+    assert (row["fastest"], row["others"]) == ("eager, math (tie)", "")
 
 
 def test_every_table_is_written_as_valid_markdown(records: list[dict[str, Any]]) -> None:
