@@ -4,13 +4,20 @@ import os
 import sys
 import tempfile
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnprof import __version__
 from attnprof.errors import AttnprofError
+from attnprof.render import OutputFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from attnprof.sweep import Watcher
 
 EXIT_NO = 1
 EXIT_USAGE = 2
@@ -27,6 +34,10 @@ app = typer.Typer(
     add_completion=True,
 )
 
+Format = Annotated[
+    OutputFormat, typer.Option("--format", help="How tables are written to standard output.")
+]
+
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -42,6 +53,178 @@ def attnprof(
     ] = False,
 ) -> None:
     """Measure attention on the hardware in front of you; plan LLM serving on hardware to come."""
+
+
+@app.command()
+def sweep(
+    spec: Annotated[
+        str, typer.Argument(help="A sweep by name (attnprof show sweeps), or a YAML file.")
+    ] = "quick",
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--axis",
+            metavar="NAME=VALUES",
+            help="Replace an axis of every group: seq_len=512..8192x2, backend=eager,flash, "
+            "heads=4..16+4. May be repeated; attnprof show axes lists them.",
+        ),
+    ] = None,
+    seq_len: Annotated[
+        str | None, typer.Option(help="Sequence lengths: 1k,4k or 1k..8k*2.")
+    ] = None,
+    batch_size: Annotated[str | None, typer.Option(help="Sequences in a call.")] = None,
+    heads: Annotated[str | None, typer.Option(help="Query heads.")] = None,
+    kv_heads: Annotated[str | None, typer.Option(help="KV heads; mha and mqa too.")] = None,
+    head_dim: Annotated[str | None, typer.Option(help="Widths of a head.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers, each with its own tensors.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16, ...")] = None,
+    phase: Annotated[str | None, typer.Option(help="prefill, decode, kv-growth.")] = None,
+    variant: Annotated[str | None, typer.Option(help="full, causal, sliding.")] = None,
+    backend: Annotated[str | None, typer.Option(help="eager, math, flash, ..., or all.")] = None,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.")
+    ] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; as many as can run at once.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The run directory to write.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with --output, or with the newest unfinished run."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the workloads and what they need; run none.")
+    ] = False,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop after this long: 90s, 5m.")
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="Give a phase of a workload up after this long.")
+    ] = "60s",
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, max=0.5, help="Half-width of the median's 95 % interval to reach: 0.02."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the inputs and of the order.")] = 0,
+    allocator: Annotated[
+        str,
+        typer.Option(help="CPU: pinned keeps freed memory, default leaves it to the C library."),
+    ] = "pinned",
+    prune: Annotated[
+        bool, typer.Option(help="Skip what is larger than a workload that ran out of memory.")
+    ] = True,
+    predict_memory: Annotated[
+        bool, typer.Option(help="Skip what theory says does not fit in the free memory.")
+    ] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Measure attention over a grid: latency, memory and KV cache, and how they grow.
+
+    Writes a run directory with records.jsonl, results.csv, fit.json and report.md.
+    """
+    from attnprof import session
+    from attnprof.units import parse_seconds
+
+    short = {
+        "seq_len": seq_len, "batch_size": batch_size, "heads": heads, "kv_heads": kv_heads,
+        "head_dim": head_dim, "layers": layers, "dtype": dtype, "phase": phase,
+        "variant": variant, "backend": backend,
+    }  # fmt: skip
+    asked = session.Asked(
+        spec=spec,
+        axes=session.typed_axes(axis or [])
+        | {name: values for name, values in short.items() if values is not None},
+        device=device,
+        threads=threads,
+        output=output,
+        resume=resume,
+        budget_s=None if budget is None else parse_seconds(budget),
+        timeout_s=parse_seconds(timeout),
+        interval=interval,
+        seed=seed,
+        allocator=allocator,
+        prune=prune,
+        predict_memory=predict_memory,
+        command=("attnprof", *sys.argv[1:]),
+    )
+    from attnprof.render import show
+
+    plan = session.plan(asked)
+    if dry_run:
+        show(plan.table, output_format)
+        say(plan.summary)
+        return
+    say(plan.summary)
+    with _watcher(quiet) as watch:
+        outcome = session.run(plan, watch)
+    show(session.result_tables(outcome), output_format)
+    say(session.closing_words(outcome))
+    if outcome.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if not outcome.any_ok:
+        raise typer.Exit(EXIT_CANNOT)
+
+
+@contextmanager
+def _watcher(quiet: bool) -> "Iterator[Watcher]":
+    from attnprof.progress import LiveWatcher, PlainWatcher, SilentWatcher
+
+    if quiet:
+        yield SilentWatcher(sys.stderr)
+    elif sys.stderr.isatty():
+        with LiveWatcher(sys.stderr) as live:
+            yield live
+    else:
+        yield PlainWatcher(sys.stderr)
+
+
+@app.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a sweep.")],
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Show the tables of a run again, and write its results.csv, fit.json and report.md anew."""
+    from attnprof.render import show
+    from attnprof.report import run_tables, write_reports
+
+    write_reports(run_dir)
+    show(run_tables(run_dir), output_format)
+
+
+@app.command()
+def doctor(
+    device: Annotated[str, typer.Option(help="The device to test, as for sweep.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    self_test: Annotated[
+        bool, typer.Option(help="Measure identical code in six launches, about 30 s.")
+    ] = True,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Say what this machine can measure, what disturbs it, and what would help."""
+    from attnprof import session
+    from attnprof.render import show
+
+    tables, words = session.doctor(device, threads, self_test=self_test, tell=say)
+    show(tables, output_format)
+    say(words)
+
+
+@app.command("show")
+def show_command(
+    kind: Annotated[str, typer.Argument(help="backends, axes, sweeps.")],
+    name: Annotated[str | None, typer.Argument(help="One of them, explained.")] = None,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """List what there is of a kind, or explain one by name."""
+    from attnprof.render import show
+    from attnprof.shelf import shelf_tables
+
+    show(shelf_tables(kind, name), output_format)
 
 
 def say(text: str) -> None:

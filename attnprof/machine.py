@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import sys
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
@@ -59,6 +60,22 @@ def package_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def has_package(name: str) -> bool:
+    """Whether ``name`` can be imported; importing it is left to others."""
+    return util.find_spec(name) is not None
+
+
+def likely_device_kind() -> str:
+    """The accelerator whose driver this computer has, else ``cpu``; torch has the last word."""
+    if Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi"):
+        return "cuda"
+    if Path("/dev/kfd").exists():
+        return "rocm"
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return "mps"
+    return "cpu"
 
 
 def findings() -> list[Finding]:

@@ -1,0 +1,285 @@
+"""What a user asks of ``sweep`` and ``doctor`` -> a plan, a run, and the tables that answer."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from attnprof import machine
+from attnprof.backends.support import BACKENDS
+from attnprof.devices.cpu_meters import available_bytes
+from attnprof.devices.environment import default_threads
+from attnprof.errors import CannotMeasureError, UsageError, nearest
+from attnprof.forecast import (
+    Forecast,
+    assumed_ceilings,
+    forecast,
+    remember_ceilings,
+    remembered_ceilings,
+)
+from attnprof.grid import Grid, expand, sweep_groups
+from attnprof.profiles import list_profiles, load_profile, read_yaml
+from attnprof.render import Table
+from attnprof.workload import Workload, checked
+
+RUNS_DIR = Path("attnprof-runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The command line of ``sweep``, parsed."""
+
+    spec: str = "quick"
+    axes: dict[str, Any] = field(default_factory=dict)
+    device: str = "auto"
+    threads: int | None = None
+    output: Path | None = None
+    resume: bool = False
+    budget_s: float | None = None
+    timeout_s: float = 60.0
+    interval: float | None = None
+    seed: int = 0
+    allocator: str = "pinned"
+    prune: bool = True
+    predict_memory: bool = True
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepPlan:
+    """What will be run, where its records go, and what it is expected to need."""
+
+    asked: Asked
+    grid: Grid
+    run_dir: Path
+    table: Table
+    summary: str
+
+
+def typed_axes(texts: Sequence[str]) -> dict[str, str]:
+    """``NAME=VALUES`` as typed into axes.
+
+    Raises:
+        UsageError: No ``=`` in one.
+    """
+    found = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise UsageError(f"--axis {text!r} has no '='", "write --axis seq_len=1k..8k*2")
+        found[name] = values
+    return found
+
+
+def plan(asked: Asked) -> SweepPlan:
+    """Expand the grid, find the run directory and say what the sweep needs; measure nothing.
+
+    Raises:
+        UsageError: The sweep, an axis or the folder makes no sense.
+        CannotMeasureError: torch is not installed.
+    """
+    from attnprof.listing import plan_table
+
+    kind = _device_kind(asked.device)
+    threads = asked.threads or default_threads()
+    run_dir = _resumed_dir(asked) if asked.resume else asked.output or _new_dir(asked)
+    grid = _resumed_grid(run_dir) if asked.resume and not _names_grid(asked) else _grid(asked, kind)
+    measured = remembered_ceilings(kind, threads)
+    forecasts = forecast(
+        grid.workloads,
+        kind,
+        threads,
+        measured or assumed_ceilings(kind, threads),
+        available_bytes() if kind == "cpu" else None,
+    )
+    roofs = "roofs measured here before" if measured else "assumed roofs: none was measured yet"
+    return SweepPlan(
+        asked=asked,
+        grid=grid,
+        run_dir=run_dir,
+        table=plan_table(grid.name, forecasts, grid.skipped, roofs),
+        summary=_summary(grid, forecasts, kind, run_dir),
+    )
+
+
+def _device_kind(device: str) -> str:
+    """The kind of device that will be opened, as far as it can be told without torch."""
+    name = device.split("?")[0].split(":")[0]
+    if name == "synthetic":
+        return name
+    if not machine.has_package("torch"):
+        raise CannotMeasureError(
+            "torch is not installed, and sweep measures with it", "pip install 'attnprof[torch]'"
+        )
+    return machine.likely_device_kind() if name == "auto" else name
+
+
+def _grid(asked: Asked, kind: str) -> Grid:
+    path = Path(asked.spec)
+    if path.suffix in (".yaml", ".yml") or os.sep in asked.spec:
+        content, where = read_yaml(path), str(path)
+    elif asked.spec not in list_profiles("sweeps"):
+        known = list_profiles("sweeps")
+        raise UsageError(f"unknown sweep {asked.spec!r}", nearest(asked.spec, known))
+    else:
+        content, where = load_profile("sweeps", asked.spec), f"sweep {asked.spec!r}"
+    name, groups = sweep_groups(content, where)
+    backends = tuple(
+        backend.name
+        for backend in BACKENDS.values()
+        if kind == "synthetic" or (kind in backend.dtypes and backend.installed)
+    )
+    return expand(name, groups, asked.axes, backends)
+
+
+def _names_grid(asked: Asked) -> bool:
+    return bool(asked.axes) or asked.spec != "quick"
+
+
+def _resumed_grid(run_dir: Path) -> Grid:
+    from attnprof.records import read_run
+
+    kept = read_run(run_dir).header.get("grid") or {}
+    workloads = tuple(checked(Workload.from_json(one)) for one in kept.get("workloads", ()))
+    if not workloads:
+        raise UsageError(f"{run_dir} does not say what it was to measure", "name the sweep again")
+    return Grid(str(kept.get("name")), workloads)
+
+
+def _resumed_dir(asked: Asked) -> Path:
+    """``--output``, or the newest run that is not finished."""
+    if asked.output is not None:
+        return asked.output
+    from attnprof.records import RUN_FILE, read_run
+
+    runs = sorted(
+        (path.parent for path in RUNS_DIR.glob(f"*/{RUN_FILE}")),
+        key=lambda run: run.stat().st_mtime,
+        reverse=True,
+    )
+    for run in runs:
+        if read_run(run).header.get("finished") is None:
+            return run
+    raise UsageError(f"no unfinished run in {RUNS_DIR}", "name the run with --output")
+
+
+def _new_dir(asked: Asked) -> Path:
+    """A folder named after the time and the sweep, which no run has yet."""
+    stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{Path(asked.spec).stem}"
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        path = RUNS_DIR / f"{stem}{suffix}"
+        if not path.exists():
+            return path
+    raise UsageError(f"too many runs at {stem}", "name the folder with --output")
+
+
+def _summary(grid: Grid, forecasts: Sequence[Forecast], kind: str, run_dir: Path) -> str:
+    """In a line or two: how much, how long, how large, where to."""
+    from attnprof import units
+    from attnprof.measure import plan_for
+    from attnprof.progress import time_words
+    from attnprof.sweep import expected_s
+
+    runnable = [one for one in forecasts if one.problem is None]
+    total_s = sum(expected_s(one.workload, plan_for(kind), one.call_s) for one in runnable)
+    words = f"sweep '{grid.name}': {len(grid.workloads)} workloads on {kind}"
+    if len(runnable) < len(forecasts):
+        words += f", {len(forecasts) - len(runnable)} of which will not run"
+    if grid.skipped:
+        words += f", {len(grid.skipped)} combinations left out"
+    if runnable:
+        words += f"; {time_words(total_s)}"
+        largest = max(runnable, key=lambda one: one.needed_bytes)
+        words += f", up to {units.capacity(largest.needed_bytes)} of memory"
+    return f"{words}; into {run_dir}"
+
+
+def run(plan: SweepPlan, watch: Any) -> Any:
+    """Run the sweep that was planned, and write its reports. Gives a ``sweep.Outcome``."""
+    from attnprof.measure import plan_for
+    from attnprof.report import write_reports
+    from attnprof.sweep import SweepRequest, run_sweep
+
+    asked = plan.asked
+    kind = _device_kind(asked.device)
+    outcome = run_sweep(
+        SweepRequest(
+            workloads=plan.grid.workloads,
+            device=asked.device,
+            run_dir=plan.run_dir,
+            resume=asked.resume,
+            plan=None if asked.interval is None else replace(plan_for(kind), target=asked.interval),
+            seed=asked.seed,
+            threads=asked.threads,
+            allocator=asked.allocator,
+            budget_s=asked.budget_s,
+            timeout_s=asked.timeout_s,
+            prune=asked.prune,
+            predict_memory=asked.predict_memory,
+            command=asked.command,
+            grid={
+                "name": plan.grid.name,
+                "workloads": [workload.to_json() for workload in plan.grid.workloads],
+                "skipped": [vars(skipped) for skipped in plan.grid.skipped],
+            },
+        ),
+        watch,
+    )
+    if outcome.records:
+        _remember_roofs(plan.run_dir, asked.threads or default_threads())
+        write_reports(plan.run_dir)
+    return outcome
+
+
+def _remember_roofs(run_dir: Path, threads: int) -> None:
+    from attnprof.records import read_run
+
+    conditions = read_run(run_dir).header["conditions"]
+    remember_ceilings(conditions["device_kind"], threads, conditions["ceilings"])
+
+
+def result_tables(outcome: Any) -> list[Table]:
+    """The tables of what has been measured; none when nothing was."""
+    from attnprof.report import run_tables
+
+    return run_tables(outcome.run_dir) if outcome.records else []
+
+
+def closing_words(outcome: Any) -> str:
+    """What to know when a sweep has ended: what is there, what is missing, where it lies."""
+    not_ok = sum(record["status"] != "ok" for record in outcome.records)
+    words = f"{len(outcome.records)} workloads done"
+    if not_ok:
+        words += f", {not_ok} of them not measured"
+    left = len(outcome.unfinished) + len(outcome.not_reached)
+    if left:
+        words += f"; {left} left: attnprof sweep --resume --output {outcome.run_dir}"
+    if outcome.records:
+        words += f"; report in {outcome.run_dir / 'report.md'}"
+    return words
+
+
+def doctor(
+    device: str, threads: int | None, *, self_test: bool, tell: Callable[[str], None]
+) -> tuple[list[Table], str]:
+    """What disturbs this machine, and, measured, what it can tell apart."""
+    from attnprof.listing import findings_table, spreads_table
+
+    tables = [findings_table(machine.findings())]
+    if not self_test:
+        return tables, "no self-test was made"
+    _device_kind(device)
+    from attnprof.doctor import CANNED, NUM_LAUNCHES, verdict
+    from attnprof.doctor import self_test as test
+    from attnprof.launches import launch_medians
+
+    with launch_medians(device, threads, CANNED) as launch:
+
+        def told(index: int) -> Mapping[str, tuple[float, float | None]]:
+            tell(f"self-test: launch {index + 1} of {NUM_LAUNCHES}")
+            return launch(index)
+
+        spreads = test(told)
+    return [*tables, spreads_table(spreads, NUM_LAUNCHES)], verdict(spreads)
