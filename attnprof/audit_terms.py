@@ -132,7 +132,7 @@ def _sglang_terms(log: EngineLog, deployment: Deployment) -> Iterator[AuditTerm]
     if logged is None and "k" in figures and "v" in figures:
         logged = figures["k"] + figures["v"]
     if logged is not None and "tokens" in figures:
-        per_token = sum(entry.bytes_per_token for entry in sglang.entries(deployment))
+        per_token = sglang.printed_bytes_per_token(deployment)
         yield AuditTerm("kv given tokens", figures["tokens"] * per_token, logged, "bytes", "log",
                         2 * 0.005 * 2**30)  # fmt: skip
 

@@ -137,7 +137,8 @@ def validate_serving_cases(path: Path) -> Validation:
     """Predict every figure of every line of a file of serving cases.
 
     Raises:
-        UsageError: The file is unreadable, or a line is no serving case; file and line are named.
+        UsageError: The file is unreadable, or a line lacks what makes it a serving case. A line
+            whose values make no sense is skipped, and says why.
     """
     rows: list[ValidationRow] = []
     skipped: list[tuple[str, str]] = []
@@ -148,13 +149,13 @@ def validate_serving_cases(path: Path) -> Validation:
         try:
             case = case_of(line)
             terms = list(terms_of(case)) if case is not None else []
-        except UsageError:
-            raise
+        except UsageError as error:
+            skipped.append((str(line["id"]), error.problem))
+            continue
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
-            raise UsageError(
-                f"{path}, line {number} ({line['id']}): {type(error).__name__}: {error}",
-                "give each line the fields of a serving case",
-            ) from error
+            why = f"line {number} makes no sense: {type(error).__name__}: {error}"
+            skipped.append((str(line["id"]), why))
+            continue
         if case is None:
             skipped.append((str(line["id"]), "the configuration is not given"))
         elif not terms:

@@ -6,7 +6,6 @@ size, every group takes its blocks from one pool, and a request needs blocks of 
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -167,31 +166,28 @@ def cache_entries(
     num_draft_tokens: int = 0,
     expand_latent: bool = False,
     windows_as_full: bool = False,
-) -> Iterator[CacheEntry]:
-    """What each layer of a model keeps on one rank, in order."""
-    for layer in spec.layers:
+) -> Counter[CacheEntry]:
+    """What the layers of a model keep on one rank, and how many keep it."""
+    kept: Counter[CacheEntry] = Counter()
+    for layer, count in spec.layer_groups().items():
         if layer.attention is not None and not layer.attention.reads_other_layer:
             attention = layer.attention
             kind: CacheKind = attention.kind
             window_len = attention.window_len
             if windows_as_full and kind in ("sliding", "chunked"):
                 kind, window_len = "full", None
-            yield CacheEntry(
-                kind if attention.causal else "none",
-                attention_bytes_per_token(
-                    attention, tp, element_bytes, expand_latent=expand_latent
-                ),
-                window_len=window_len,
+            bytes_per_token = attention_bytes_per_token(
+                attention, tp, element_bytes, expand_latent=expand_latent
             )
+            if attention.causal:
+                kept[CacheEntry(kind, bytes_per_token, window_len=window_len)] += count
         if layer.cross is not None:
-            yield CacheEntry("cross", attention_bytes_per_token(layer.cross, tp, element_bytes))
+            cross_bytes = attention_bytes_per_token(layer.cross, tp, element_bytes)
+            kept[CacheEntry("cross", cross_bytes)] += count
         if layer.mixer is not None:
-            yield CacheEntry(
-                "state",
-                state_bytes=state_bytes(
-                    layer, tp, conv_bytes, state_element_bytes, num_draft_tokens
-                ),
-            )
+            held = state_bytes(layer, tp, conv_bytes, state_element_bytes, num_draft_tokens)
+            kept[CacheEntry("state", state_bytes=held)] += count
+    return kept
 
 
 def _layers_per_group(counts: list[int]) -> int:
@@ -201,7 +197,7 @@ def _layers_per_group(counts: list[int]) -> int:
 
 
 def block_pool(
-    entries: list[CacheEntry],
+    entries: Counter[CacheEntry],
     *,
     block_tokens: int,
     max_num_batched_tokens: int,
@@ -217,7 +213,7 @@ def block_pool(
     there are recurrent states the attention block grows, in steps of 16 tokens, until its page
     covers a state. ``draft_layers`` of speculative decoding join the first attention group.
     """
-    kinds = Counter(entry for entry in entries if entry.kind != "none")
+    kinds = entries.copy()
     attention = [entry for entry in kinds if entry.kind != "state"]
     states = [entry for entry in kinds if entry.kind == "state"]
     if draft_layers and attention:

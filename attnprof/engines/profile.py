@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(digits) for digits in re.findall(r"\d+", version.split("rc")[0])[:3])
 
 
+@cache
 def engine_named(text: str) -> EngineProfile:
     """The engine called ``name`` or ``name@version``.
 

@@ -1,6 +1,7 @@
 """SGLang: weights and cache share a fraction of what is free before the load; the rest is spare."""
 
 import math
+from collections import Counter
 
 from attnprof.engines.base import GIB, Deployment, MemoryPlan
 from attnprof.engines.pool import CacheEntry, cache_entries
@@ -12,17 +13,24 @@ STATE_SHARE = 0.9 / 1.9
 """Of a hybrid's cache memory, states take 0.9 parts to 1 of keys and values, unless told."""
 
 
-def entries(deployment: Deployment) -> list[CacheEntry]:
-    """What each layer of one rank keeps."""
-    return list(
-        cache_entries(
-            stage_layers(deployment.model, deployment.pp),
-            tp=deployment.tp,
-            element_bytes=deployment.element_bytes,
-            conv_bytes=deployment.dtype_bytes,
-            state_element_bytes=state_element_bytes(deployment),
-            num_draft_tokens=deployment.num_draft_tokens,
-        )
+def entries(deployment: Deployment) -> Counter[CacheEntry]:
+    """What the layers of one rank keep, and how many keep it."""
+    return cache_entries(
+        stage_layers(deployment.model, deployment.pp),
+        tp=deployment.tp,
+        element_bytes=deployment.element_bytes,
+        conv_bytes=deployment.dtype_bytes,
+        state_element_bytes=state_element_bytes(deployment),
+        num_draft_tokens=deployment.num_draft_tokens,
+    )
+
+
+def printed_bytes_per_token(deployment: Deployment, kind: str | None = None) -> float:
+    """Bytes a token in the pools that the log prints, of one kind of layer or of all. [bytes]"""
+    return sum(
+        entry.bytes_per_token * count
+        for entry, count in entries(deployment).items()
+        if kind is None or entry.kind == kind
     )
 
 
@@ -35,8 +43,8 @@ def bytes_per_token(deployment: Deployment) -> float:
     """
     ratio = deployment.engine.number("swa_full_tokens_ratio")
     return sum(
-        entry.bytes_per_token * (ratio if entry.kind in ("sliding", "chunked") else 1)
-        for entry in entries(deployment)
+        entry.bytes_per_token * count * (ratio if entry.kind in ("sliding", "chunked") else 1)
+        for entry, count in entries(deployment).items()
     ) + draft_bytes_per_token(deployment)
 
 
@@ -48,7 +56,7 @@ def draft_bytes_per_token(deployment: Deployment) -> float:
 
 def state_bytes_per_slot(deployment: Deployment) -> int:
     """Bytes of all recurrent states of one sequence on one rank. [bytes]"""
-    return sum(entry.state_bytes for entry in entries(deployment))
+    return sum(entry.state_bytes * count for entry, count in entries(deployment).items())
 
 
 def static_fraction(deployment: Deployment) -> float:

@@ -13,15 +13,13 @@ ROUNDS_UP = ("tensorrt-llm",)
 
 def pool(deployment: Deployment, block_tokens: int) -> BlockPool:
     """Blocks over all layers, windows charged as full attention."""
-    entries = list(
-        cache_entries(
-            stage_layers(deployment.model, deployment.pp),
-            tp=deployment.tp,
-            element_bytes=deployment.element_bytes,
-            conv_bytes=deployment.dtype_bytes,
-            state_element_bytes=state_element_bytes(deployment),
-            windows_as_full=True,
-        )
+    entries = cache_entries(
+        stage_layers(deployment.model, deployment.pp),
+        tp=deployment.tp,
+        element_bytes=deployment.element_bytes,
+        conv_bytes=deployment.dtype_bytes,
+        state_element_bytes=state_element_bytes(deployment),
+        windows_as_full=True,
     )
     return block_pool(
         entries,
@@ -31,7 +29,8 @@ def pool(deployment: Deployment, block_tokens: int) -> BlockPool:
     )
 
 
-def _share(deployment: Deployment) -> float:
+def cache_share(deployment: Deployment) -> float:
+    """The share of memory that the cache gets."""
     if deployment.gpu_memory_utilization is not None:
         return deployment.gpu_memory_utilization
     engine = deployment.engine
@@ -49,7 +48,7 @@ def plan(deployment: Deployment) -> MemoryPlan:
     TensorRT-LLM rounds the blocks up; old LMDeploy takes the share of the total; TGI takes
     weights and buffers from the share.
     """
-    engine, share = deployment.engine, _share(deployment)
+    engine, share = deployment.engine, cache_share(deployment)
     weights = rank_weight_bytes(deployment)
     buffers = engine.overheads.runtime_bytes
     if buffers is None:
@@ -107,6 +106,6 @@ def _planned(
         kv_tokens=blocks.tokens(num_blocks, deployment.max_model_len) * deployment.dp,
         max_concurrency=blocks.concurrency(num_blocks, deployment.max_model_len) * deployment.dp,
         max_context_len=blocks.longest_context(num_blocks, longest),
-        settings={"share": _share(deployment), "block_size": blocks.block_tokens},
+        settings={"share": cache_share(deployment), "block_size": blocks.block_tokens},
         notes=notes,
     )

@@ -45,17 +45,15 @@ def pool(deployment: Deployment) -> BlockPool:
     is_aligned = deployment.enable_prefix_caching
     if is_aligned is None:
         is_aligned = engine.flag("state_blocks_align")
-    entries = list(
-        cache_entries(
-            stage_layers(spec, deployment.pp),
-            tp=deployment.tp,
-            element_bytes=deployment.element_bytes,
-            conv_bytes=deployment.dtype_bytes,
-            state_element_bytes=state_element_bytes(deployment),
-            num_draft_tokens=deployment.num_draft_tokens,
-            expand_latent=not engine.flag("latent_cache"),
-            windows_as_full=not grouped,
-        )
+    entries = cache_entries(
+        stage_layers(spec, deployment.pp),
+        tp=deployment.tp,
+        element_bytes=deployment.element_bytes,
+        conv_bytes=deployment.dtype_bytes,
+        state_element_bytes=state_element_bytes(deployment),
+        num_draft_tokens=deployment.num_draft_tokens,
+        expand_latent=not engine.flag("latent_cache"),
+        windows_as_full=not grouped,
     )
     batched = max_num_batched_tokens(deployment)
     return block_pool(
@@ -101,7 +99,7 @@ def dense_ffn_width(spec: ModelSpec) -> int:
     return max(
         (
             matrix.in_features
-            for layer in spec.layers
+            for layer in spec.layer_groups()
             for matrix in layer.matrices
             if matrix.role in ("ffn", "shared_experts") and matrix.out_features == spec.hidden_size
         ),
@@ -123,7 +121,7 @@ def expert_workspace_bytes(deployment: Deployment) -> float:
     spec = deployment.model
     down = [
         matrix
-        for layer in spec.layers
+        for layer in spec.layer_groups()
         for matrix in layer.matrices
         if matrix.role == "experts" and matrix.out_features == spec.hidden_size
     ]

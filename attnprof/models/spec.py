@@ -7,6 +7,7 @@ parameters, and what it keeps of the tokens it has seen: keys and values, a late
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 Role = Literal[
@@ -291,6 +292,11 @@ class ModelSpec:
 
     def layer_groups(self) -> dict[Layer, int]:
         """The distinct layers and how often each occurs, in order of first occurrence."""
+        return self._layer_groups
+
+    @cached_property
+    def _layer_groups(self) -> dict[Layer, int]:
+        # Grids ask this thousands of times, and hashing a layer goes through all its matrices.
         return dict(Counter(self.layers))
 
     def params_by_role(self) -> dict[str, int]:

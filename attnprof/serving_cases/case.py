@@ -8,6 +8,8 @@ from attnprof.engines.base import GIB, Deployment
 from attnprof.engines.profile import engine_named, version_of_date
 from attnprof.errors import UsageError
 from attnprof.gpus import Gpu, gpu_named
+from attnprof.known_models import known_model
+from attnprof.models.spec import ModelSpec
 from attnprof.serving_cases.model import model_of_case
 
 FAMILIES = {
@@ -26,6 +28,8 @@ class Case:
     deployment: Deployment
     total_is_known: bool
     version_is_known: bool
+    weights_are_described: bool
+    """Whether the weights follow from the line: a known model, or all widths given."""
 
     @property
     def id(self) -> str:
@@ -98,6 +102,7 @@ def engine_version(row: dict[str, Any]) -> tuple[str, bool]:
     number = re.search(r"(\d+\.\d+(?:\.\d+)?)", text)
     if dated is not None and (number is None or kind == "llama-cpp"):
         month = f"{dated[1]}-{dated[2]}" if dated[2] else dated[1]
+        month = f"{dated[1]}-03" if "early" in text else month
         if kind == "llama-cpp":
             return month.replace("-0", ".").replace("-", "."), True
         found, known = version_of_date(kind, month) or "", bool(dated[2])
@@ -116,6 +121,28 @@ def engine_version(row: dict[str, Any]) -> tuple[str, bool]:
 
 def _tuple(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _model(config: dict[str, Any], name: str, settings: dict[str, Any]) -> tuple[ModelSpec, bool]:
+    """The model of a line, and whether its weights are described.
+
+    A profile of that name is better than the line's few values, where the two agree.
+    """
+    described = model_of_case(config, name, settings)
+    known = known_model(name)
+    shape = (described.num_layers, described.hidden_size)
+    if known is not None and (known.num_layers, known.hidden_size) == shape:
+        quantization = described.quantization or known.quantization
+        return replace(known, name=name, quantization=quantization), True
+    has_widths = bool(config.get("intermediate_size"))
+    if config.get("moe"):
+        # Where latent attention is, intermediate_size is that of the few dense layers.
+        has_own = bool(config.get("moe_intermediate_size"))
+        has_widths = bool(config.get("n_experts")) and (
+            has_own or (has_widths and not config.get("kv_lora_rank"))
+        )
+    plain = described.model_type not in ("granitemoehybrid", "nemotron_h", "kimi_linear")
+    return described, has_widths and plain
 
 
 def case_of(row: dict[str, Any]) -> Case | None:
@@ -140,7 +167,7 @@ def case_of(row: dict[str, Any]) -> Case | None:
     mtp = re.search(r"MTP, (?:up to )?(\d+)", text)
     dtype = {"half": "float16"}.get(str(settings.get("dtype")), settings.get("dtype"))
     cache = settings.get("kv_cache_dtype") or settings.get("cache_type") or "auto"
-    model = model_of_case(config, str(row["model"]), settings)
+    model, is_described = _model(config, str(row["model"]), settings)
     deployment = Deployment(
         model=model,
         engine=engine,
@@ -149,7 +176,7 @@ def case_of(row: dict[str, Any]) -> Case | None:
         tp=int(row.get("tp") or 1),
         pp=int(row.get("pp") or 1),
         dtype=str(dtype) if dtype in ("float32", "float16", "bfloat16") else "bfloat16",
-        kv_dtype=str(cache).split(" /")[0],
+        kv_dtype=str(cache).split("/")[0].strip(),
         max_model_len=_whole(settings, "max_model_len", "ctx_size", "ctx_size_total", "num_ctx")
         or model.max_position_embeddings
         or 8192,
@@ -166,4 +193,4 @@ def case_of(row: dict[str, Any]) -> Case | None:
         num_draft_tokens=int(mtp[1]) if mtp else 0,
         draft_layers=1 if text else 0,
     )  # fmt: skip
-    return Case(row, deployment, total_bytes is not None, is_known)
+    return Case(row, deployment, total_bytes is not None, is_known, is_described)

@@ -1,8 +1,10 @@
 """A serving case's few configuration values -> a model's layers, matrices and caches."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
+from attnprof.engines.quantize import METHODS, SPELLINGS
 from attnprof.models.spec import (
     Attention,
     CacheKind,
@@ -31,18 +33,6 @@ _TYPES = (
     (r"deepseek", "deepseek_v3"),
 )  # fmt: skip
 
-_QUANTIZATIONS: tuple[tuple[str, Quantization], ...] = (
-    ("nvfp4", Quantization("nvfp4", 4, 16)),
-    ("mxfp4", Quantization("mxfp4", 4, 32)),
-    ("awq", Quantization("awq", 4, 128, has_zeros=True)),
-    ("gptq", Quantization("gptq", 4, 128, has_zeros=True)),
-    ("int4", Quantization("gptq", 4, 128)),
-    ("bitsandbytes", Quantization("bitsandbytes", 4, 64)),
-    ("fp8", Quantization("fp8", 8)),
-    ("compressed-tensors", Quantization("compressed-tensors", 8)),
-    ("w8a8", Quantization("compressed-tensors", 8)),
-)
-
 
 def model_type_of(name: str) -> str:
     """The family that a model's name tells, ``unknown`` when it tells none.
@@ -56,12 +46,19 @@ def model_type_of(name: str) -> str:
     return "unknown"
 
 
-def quantization_of(text: str | None) -> Quantization | None:
-    """The weight quantisation that a case's setting names; None when it names none known."""
-    for word, quantization in _QUANTIZATIONS:
-        if text and word in text.lower():
-            return quantization
-    return None
+def quantization_of(text: str, model: str) -> Quantization | None:
+    """The weight quantisation that a case's setting names; None when it names none known.
+
+    Meta's own FP8 checkpoints leave attention in 16 bits.
+    """
+    plain = text.lower().replace("-", "_")
+    for word in sorted([*METHODS, *SPELLINGS], key=len, reverse=True):
+        if word in plain:
+            found = METHODS[SPELLINGS.get(word, word)]
+            if found.method == "fp8" and model.startswith("meta-llama/") and "FP8" in model:
+                return replace(found, skipped_roles=found.skipped_roles | {"attention"})
+            return found
+    return METHODS["int8"] if "compressed_tensors" in plain else None
 
 
 def layer_plan(config: dict[str, Any]) -> list[str]:
@@ -125,7 +122,7 @@ def model_of_case(config: dict[str, Any], name: str, settings: dict[str, Any]) -
         max_position_embeddings=config.get("max_position_embeddings"),
         rotary_dim=rotary,
         max_source_len=config.get("max_source_positions"),
-        quantization=quantization_of(str(settings.get("quantization") or "")),
+        quantization=quantization_of(str(settings.get("quantization") or ""), name),
         exact=False,
         source="the case's configuration",
     )

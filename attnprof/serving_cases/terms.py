@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from attnprof.engines import llama_cpp, ollama, sglang, share, vllm
-from attnprof.engines.base import GIB
+from attnprof.engines.base import GIB, MemoryPlan
 from attnprof.engines.pool import BlockPool
 from attnprof.engines.registry import plan_memory
 from attnprof.engines.weights import rank_weight_bytes
@@ -56,7 +56,11 @@ def _nearest_in(low: float, high: float, reported: float) -> float:
 
 
 def _kv_interval(case: Case) -> tuple[float, float] | None:
-    """The logged cache memory, as wide as its rounding. [bytes]"""
+    """The logged cache memory, as wide as its rounding. [bytes]
+
+    Of a pipeline it is one stage's, and the stage that samples has less: what its sampler takes
+    above the quoted stage's peak.
+    """
     if exact := case.number("available_kv_bytes"):
         return exact, exact
     given = case.number("available_kv_gib", "kv_gib")
@@ -64,6 +68,9 @@ def _kv_interval(case: Case) -> tuple[float, float] | None:
         return None
     if float(given).is_integer() and case.number("kv_gib") is not None:
         return given * GIB, given * GIB
+    peak = case.number("activation_peak_gib")
+    if case.deployment.pp > 1 and peak is not None:
+        given -= max(0.0, vllm.sampler_bytes(case.deployment) / GIB - peak)
     return (given - HALF_A_PRINTED_DIGIT) * GIB, (given + HALF_A_PRINTED_DIGIT) * GIB
 
 
@@ -73,21 +80,34 @@ def _weights_term(case: Case) -> Iterator[Term]:
         return
     model = case.deployment.model
     notes = []
+    if not case.weights_are_described:
+        notes.append("the line does not give every width: no prediction")
+    if case.deployment.engine.kind == "sglang":
+        notes.append("logged as the difference of two readings of the driver")
     if model.quantization is not None or case.row["settings"].get("quantization"):
         notes.append("quantised: the scheme is inferred from its name")
-    if any(tag == "multimodal" for tag in case.row["tags"]) or "vision" in model.name.lower():
+    if _has_towers(case) and not model.vision_params:
         notes.append("towers are not in the case's configuration")
     if case.row.get("note") and "weights" in str(case.row["note"]):
         notes.append(str(case.row["note"]))
-    predicted = rank_weight_bytes(case.deployment) / GIB
+    predicted = rank_weight_bytes(case.deployment) / GIB if case.weights_are_described else None
+    if predicted is not None and predicted > 1.8 * reported and model.quantization is None:
+        notes.append("the logged weights are too few for 16 bits: their format is not stated")
     yield Term("weights_gib", predicted, reported, "; ".join(notes))
+
+
+def _has_towers(case: Case) -> bool:
+    name = case.deployment.model.name.lower()
+    words = ("vision", "-vl", "omni", "llama-4", "mistral-small-3.1", "gemma-3-", "gemma-4")
+    return "multimodal" in case.row["tags"] or any(word in name for word in words)
 
 
 def _vllm_terms(case: Case) -> Iterator[Term]:
     deployment = case.deployment
     yield from _weights_term(case)
-    if (peak := case.number("activation_peak_gib")) is not None:
-        yield Term("activation_gib", vllm.activation_bytes(deployment) / GIB, peak)
+    if (peak := case.number("activation_peak_gib")) is not None and case.weights_are_described:
+        note = "the log's rank does not sample" if deployment.pp > 1 else ""
+        yield Term("activation_gib", vllm.activation_bytes(deployment) / GIB, peak, note)
     if (runtime := case.number("non_torch_gib")) is not None:
         yield Term("runtime_gib", vllm.runtime_bytes(deployment) / GIB, runtime)
     if (graphs := case.number("cuda_graph_actual_gib")) is not None and graphs > 0:
@@ -153,13 +173,30 @@ def _pool_terms(case: Case, pool: BlockPool) -> Iterator[Term]:
 
 
 def _pool_note(case: Case, pool: BlockPool) -> str:
+    """Why the relation may not hold on a line, where a reason is known."""
+    if _agrees_in_fp8(case, pool):
+        return "the figures are those of an fp8 cache, which the line does not state"
     if case.deployment.pp > 1:
-        return "the tokens are the least over the stages, the GiB those of one stage"
+        return "the tokens are those of the stage that samples, the GiB another's"
     if case.row["check_strength"] == "close" and case.deployment.tp > 1:
         return "the tokens are the least over the ranks, the GiB those of one rank"
     if len(pool.groups) > 1 and pool.bytes_per_block > 2**22:
         return "few large blocks: the printed GiB hide one"
     return ""
+
+
+def _agrees_in_fp8(case: Case, pool: BlockPool) -> bool:
+    """Whether the logged tokens are those of an 8-bit cache and not of the stated one."""
+    tokens, interval = case.number("kv_cache_tokens"), _kv_interval(case)
+    if tokens is None or interval is None or case.deployment.element_bytes == 1:
+        return False
+    if "kv_cache_dtype" in case.row["settings"]:
+        return False
+    context, middle = case.deployment.max_model_len, sum(interval) / 2
+    smaller = vllm.pool(replace(case.deployment, kv_dtype="fp8"))
+    stated = pool.tokens(pool.num_blocks(middle), context)
+    eighth = smaller.tokens(smaller.num_blocks(middle), context)
+    return abs(eighth / tokens - 1) < 0.01 < abs(stated / tokens - 1)
 
 
 def _fit_terms(case: Case, pool: BlockPool) -> Iterator[Term]:
@@ -198,33 +235,56 @@ def _budget_term(case: Case) -> Iterator[Term]:
 
 def _settings_term(case: Case) -> Iterator[Term]:
     """Tokens from the settings alone: nothing that the log measured goes in."""
+    deployment = case.deployment
     logged = case.number("kv_cache_tokens")
-    pool = vllm.pool(case.deployment)
+    pool = vllm.pool(deployment)
     if logged is None and (blocks := case.number("gpu_blocks", "num_gpu_blocks")) is not None:
         logged = blocks * pool.block_tokens
     kv = case.number("available_kv_gib")
-    if not case.total_is_known or (logged is None and kv is None):
-        return
-    deployment = case.deployment
-    if deployment.enforce_eager and deployment.engine.kind != "vllm":
+    outcome = case.reported.get("outcome")
+    if not (case.total_is_known and case.weights_are_described):
         return
     plan = plan_memory(deployment)
-    note = "" if case.version_is_known else "the version is not stated"
-    if deployment.model.quantization is not None:
-        note = "; ".join(filter(None, [note, "the quantisation is inferred from its name"]))
+    note = "; ".join(_settings_notes(case, plan, logged, pool))
+    if outcome is not None and "fit" in str(outcome) + "no memory" * ("memory" in str(outcome)):
+        yield Term("fits", float(plan.fits), 0.0, note)
     if logged is not None and logged > 0:
         yield Term("kv_tokens_from_settings", plan.kv_tokens, logged, note)
-    elif kv is not None:
+    elif kv is not None and kv > 0:
         yield Term("kv_gib_from_settings", plan.kv_bytes / GIB, kv, note)
+
+
+def _settings_notes(
+    case: Case, plan: MemoryPlan, tokens: float | None, pool: BlockPool
+) -> Iterator[str]:
+    """Why a prediction from the settings may be far off: what the line leaves open."""
+    deployment, settings = case.deployment, case.row["settings"]
+    if not case.version_is_known:
+        yield "the version is not stated"
+    if not deployment.engine.at_least("0.4"):
+        yield "how these early versions profiled is not described"
+    if deployment.model.quantization is not None and not deployment.model.exact:
+        yield "the quantisation is inferred from its name"
+    elif deployment.model.quantization is not None:
+        yield "how the quantised weights are padded and kept is the kernel's"
+    if setting(settings, "gpu_memory_utilization", "fraction") is None:
+        yield "the utilisation is not stated"
+    if _has_towers(case):
+        yield "the towers' profile run is not described"
+    if tokens:
+        held = tokens / pool.block_tokens * len(pool.groups) * pool.bytes_per_block
+        if held + plan.weight_bytes > deployment.total_bytes:
+            yield "the logged cache and the weights exceed the card: settings are missing"
+    if 0 < plan.kv_bytes < 0.1 * plan.usable_bytes:
+        yield "the cache is what little the rest leaves: each GiB elsewhere counts many times"
 
 
 def _sglang_terms(case: Case) -> Iterator[Term]:
     deployment = case.deployment
     yield from _weights_term(case)
     tokens = case.number("tokens", "max_total_num_tokens")
-    per_token = sum(
-        entry.bytes_per_token for entry in sglang.entries(deployment)
-    ) + sglang.draft_bytes_per_token(deployment)
+    per_token = sglang.printed_bytes_per_token(deployment)
+    per_token += sglang.draft_bytes_per_token(deployment)
     k, v, kv = case.number("k_gib"), case.number("v_gib"), case.number("kv_gib")
     pool_gib = kv if kv is not None else (k + v if k is not None and v is not None else None)
     halves = 1 if kv is not None else 2
@@ -262,9 +322,7 @@ def _sglang_windows(case: Case, tokens: float) -> Iterator[Term]:
         reported = [case.number(key) for key in keys]
         if None in reported:
             continue
-        held = sum(
-            entry.bytes_per_token for entry in sglang.entries(deployment) if entry.kind == kind
-        )
+        held = sglang.printed_bytes_per_token(deployment, kind)
         total = sum(part for part in reported if part is not None)
         predicted = (tokens + 1) * held / GIB
         shown = _nearest_in(total - 0.01, total + 0.01, predicted)
@@ -314,8 +372,9 @@ def _llama_terms(case: Case) -> Iterator[Term]:
         llama_cpp.cells_of(deployment, deployment.max_model_len, parallel),
         ubatch=int(setting(settings, "ubatch") or 512),
     )
-    k_dtype = str(settings.get("cache_type_k") or settings.get("cache_type") or "float16")
-    v_dtype = str(settings.get("cache_type_v") or settings.get("cache_type") or "float16")
+    both = [part.strip() for part in str(settings.get("cache_type") or "float16").split("/")]
+    k_dtype = str(settings.get("cache_type_k") or both[0])
+    v_dtype = str(settings.get("cache_type_v") or both[-1])
     if settings.get("f16_kv") is False or "ggml example" in row["engine"]:
         k_dtype = v_dtype = "float32"
     mode = settings.get("mla")
