@@ -62,7 +62,9 @@ def what_was_measured(header: Header, records: Sequence[Record]) -> str:
     on += f", {counted(threads, 'thread')})" if isinstance(threads, int) else ")"
     good = sum(map(is_ok, records))
     failed = Counter(str(record.get("status")) for record in records if not is_ok(record))
-    said = f"{counted(len(records), 'workload')} on {on}: {good} measured"
+    name = (header.get("grid") or {}).get("name")
+    said = f"Sweep '{name}': " if name else ""
+    said += f"{counted(len(records), 'workload')} on {on}: {good} measured"
     said += "".join(
         f", {count} {STATUS_WORDS.get(status, status)}" for status, count in sorted(failed.items())
     )

@@ -184,7 +184,7 @@ def _best_law(
         trials = [
             (_law(series, knots), knots) for knots in itertools.combinations(possible, num_knots)
         ]
-        trials = [(law, knots) for law, knots in trials if _rises(law)]
+        trials = [(law, knots) for law, knots in trials if _is_plausible(law)]
         if not trials:
             break
         law, knots = min(trials, key=lambda trial: _bic(series, trial[0]))
@@ -194,9 +194,11 @@ def _best_law(
     return best, chosen
 
 
-def _rises(law: Law) -> bool:
-    """Whether each segment costs more than the one before: leaving a cache never helps."""
-    return all(before.value < after.value for before, after in itertools.pairwise(law.top))
+def _is_plausible(law: Law) -> bool:
+    """Whether each segment costs more than the one before, for leaving a cache never helps, and
+    a point is to spare when knots count as coefficients do."""
+    rises = all(before.value < after.value for before, after in itertools.pairwise(law.top))
+    return rises and law.num_terms + len(law.knots) < len(law.residuals)
 
 
 def _law(series: Series, knots: tuple[Candidate, ...]) -> Law:

@@ -287,6 +287,16 @@ def test_no_knot_is_invented_on_a_clean_quadratic(sd: float) -> None:
     assert invented <= 2
 
 
+def test_three_points_are_too_few_for_a_knot() -> None:
+    rows = eager(lambda n: 1e-8 * n**2 if n < 2048 else 3e-8 * n**2, (512, 1024, 2048))
+    assert only(rows)["knots"] == []
+
+
+def test_four_points_are_enough_where_the_law_is_plain() -> None:
+    rows = eager(lambda n: 1e-8 * n**2 if n < 2048 else 3e-8 * n**2, (256, 512, 1024, 2048))
+    assert len(only(rows)["knots"]) == 1
+
+
 def test_noise_that_its_intervals_admit_is_no_knot() -> None:
     def widened(seed: int) -> list[dict[str, Any]]:
         return [
