@@ -51,7 +51,7 @@ class CpuDevice:
         return cpu_facts(self.threads)
 
     def ceilings(self, dtypes: tuple[str, ...]) -> dict[str, Any]:
-        return cpu_ceilings(dtypes, self.cpu_clock())
+        return cpu_ceilings(dtypes, self.cpu_clock(), self.threads)
 
     def rulers(self) -> dict[str, float]:
         return cpu_rulers()

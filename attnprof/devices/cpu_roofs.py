@@ -4,7 +4,7 @@ import platform
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,6 +20,7 @@ COPY_REPEATS = 5
 MATMUL_SIZES = (128, 256, 512, 1024)
 MATMUL_CALL_S = 0.08
 MATMUL_LIMIT_S = 0.3  # by dtype, so that two of them stay under a second
+CALM_DELAY = 0.05  # of a call's wall time, that its threads may wait, each on average
 RULER_SIZE = 384
 RULER_BYTES = 2**22
 
@@ -53,8 +54,22 @@ def _parallel_info() -> str:
     return "; ".join(line for line in lines if line.startswith(wanted))
 
 
-def cpu_ceilings(dtypes: tuple[str, ...], cpu_clock: Callable[[], int]) -> dict[str, Any]:
+class _Best(NamedTuple):
+    """The least wall and the least CPU seconds of several calls, each thread's share of waiting."""
+
+    wall_s: float
+    cpu_s: float
+    contended: bool
+
+
+def cpu_ceilings(
+    dtypes: tuple[str, ...], cpu_clock: Callable[[], int], threads: int
+) -> dict[str, Any]:
     """The two roofs, by the wall and by CPU second; the best of several, warm.
+
+    Where other work held the cores all the while, what these threads would do by the wall is told
+    by their CPU time, shared out among them, and ``contended`` says so: a roof is what the machine
+    can do, not what others left of it.
 
     A copy between buffers that no cache holds, its reads and its writes both counted, and a square
     matrix product in each dtype. A narrower dtype is no slower than float32, to which a kernel can
@@ -64,24 +79,25 @@ def cpu_ceilings(dtypes: tuple[str, ...], cpu_clock: Callable[[], int]) -> dict[
     num_bytes = min(4 * l3_bytes, (cpu_meters.available_bytes() or 2**30) // 8)
     source = torch.ones(num_bytes // 4)
     target = torch.empty_like(source)
-    copy = _best(lambda: target.copy_(source), COPY_REPEATS, MATMUL_LIMIT_S, cpu_clock)
+    copy = _best(lambda: target.copy_(source), COPY_REPEATS, MATMUL_LIMIT_S, cpu_clock, threads)
     moved = 2 * source.nbytes
-    raised = _matmul_rate("float32", cpu_clock)
+    raised = _matmul_rate("float32", cpu_clock, threads)
     matmul = {}
     for dtype in dtypes:
-        rate = raised if dtype == "float32" else _matmul_rate(dtype, cpu_clock)
+        rate = raised if dtype == "float32" else _matmul_rate(dtype, cpu_clock, threads)
         if rate is not None and raised is not None and dtype != "float64":
-            rate = {unit: max(rate[unit], raised[unit]) for unit in rate}
+            rate = {unit: max(value, raised[unit]) for unit, value in rate.items()}
         if rate is not None:
             matmul[dtype] = rate
     return {
-        "copy_bytes_per_s": moved / copy[0],
-        "copy_bytes_per_cpu_s": moved / copy[1],
+        "copy_bytes_per_s": moved / copy.wall_s,
+        "copy_bytes_per_cpu_s": moved / copy.cpu_s,
         "matmul": matmul,
+        "contended": copy.contended or any(rate.pop("contended") for rate in matmul.values()),
     }
 
 
-def _matmul_rate(dtype: str, cpu_clock: Callable[[], int]) -> dict[str, float] | None:
+def _matmul_rate(dtype: str, cpu_clock: Callable[[], int], threads: int) -> dict[str, float] | None:
     """At the largest size that takes no more than some tens of milliseconds: where a dtype has no
     fast path, a thousandth of the rate of another is the truth, and told at a smaller size."""
     size = MATMUL_SIZES[0]
@@ -96,25 +112,40 @@ def _matmul_rate(dtype: str, cpu_clock: Callable[[], int]) -> dict[str, float] |
                 break
     except RuntimeError:  # torch cannot multiply this dtype here, or not make it
         return None
-    wall_s, cpu_s = _best(call, 10, MATMUL_LIMIT_S, cpu_clock)
+    best = _best(call, 10, MATMUL_LIMIT_S, cpu_clock, threads)
     flops = 2 * size**3
-    return {"flops_per_s": flops / wall_s, "flops_per_cpu_s": flops / cpu_s}
+    return {
+        "flops_per_s": flops / best.wall_s,
+        "flops_per_cpu_s": flops / best.cpu_s,
+        "contended": best.contended,
+    }
 
 
 def _best(
-    call: Callable[[], object], repeats: int, limit_s: float, cpu_clock: Callable[[], int]
-) -> tuple[float, float]:
-    """The least wall seconds and the least CPU seconds of several calls, the first left out."""
+    call: Callable[[], object],
+    repeats: int,
+    limit_s: float,
+    cpu_clock: Callable[[], int],
+    threads: int,
+) -> _Best:
+    """The first call left out; wall time of those calls alone whose threads hardly waited."""
     call()
     started = time.perf_counter()
     wall: list[float] = []
     cpu: list[float] = []
+    calm: list[float] = []
     while not wall or (len(wall) < repeats and time.perf_counter() - started < limit_s):
+        delay_s = cpu_meters.disturbance().run_delay_s
         cpu_ns, wall_ns = cpu_clock(), time.perf_counter_ns()
         call()
         wall.append((time.perf_counter_ns() - wall_ns) / 1e9)
         cpu.append((cpu_clock() - cpu_ns) / 1e9)
-    return min(wall), min(cpu)
+        waited_s = sum(cpu_meters.disturbance().run_delay_s) - sum(delay_s)
+        if waited_s / threads <= CALM_DELAY * wall[-1]:
+            calm.append(wall[-1])
+    if calm:
+        return _Best(min(calm), min(cpu), contended=False)
+    return _Best(min(min(wall), min(cpu) / threads), min(cpu), contended=True)
 
 
 def cpu_rulers() -> dict[str, float]:
@@ -126,6 +157,17 @@ def cpu_rulers() -> dict[str, float]:
     out = torch.empty_like(left)
     source = torch.ones(RULER_BYTES // 4)
     target = torch.empty_like(source)
-    matmul_s, _ = _best(lambda: torch.mm(left, left, out=out), 2, 1.0, time.process_time_ns)
-    copy_s, _ = _best(lambda: target.copy_(source), 2, 1.0, time.process_time_ns)
-    return {"matmul_s": matmul_s, "copy_s": copy_s}
+    return {
+        "matmul_s": _least_wall_s(lambda: torch.mm(left, left, out=out)),
+        "copy_s": _least_wall_s(lambda: target.copy_(source)),
+    }
+
+
+def _least_wall_s(call: Callable[[], object]) -> float:
+    call()
+    wall = []
+    for _ in range(2):
+        started = time.perf_counter()
+        call()
+        wall.append(time.perf_counter() - started)
+    return min(wall)

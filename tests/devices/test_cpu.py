@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,8 @@ def test_the_machine_and_its_roofs_are_told(device: CpuDevice) -> None:
     assert "bits8" not in roofs["matmul"]  # torch cannot multiply it
     assert 0 < device.free_bytes() <= facts["memory_bytes"]
     assert set(device.rulers()) == {"matmul_s", "copy_s"}
+    assert roofs["contended"] in (True, False)
+    assert set(roofs["matmul"]["float32"]) == {"flops_per_s", "flops_per_cpu_s"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
@@ -199,3 +202,19 @@ def test_a_device_that_is_not_here_is_said(name: str) -> None:
         pytest.skip("it is here")
     with pytest.raises(CannotMeasureError, match="here"):
         open_device(name)
+
+
+def test_a_roof_is_what_the_machine_can_do_not_what_others_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from attnprof.devices import cpu_roofs
+
+    waited_s = iter(range(1000))  # a second more at each reading: every call waits
+    monkeypatch.setattr(
+        cpu_roofs.cpu_meters,
+        "disturbance",
+        lambda: cpu_meters.Disturbance((float(next(waited_s)),), 0),
+    )
+    best = cpu_roofs._best(lambda: sum(range(10_000)), 3, 1.0, time.process_time_ns, threads=4)
+    assert best.contended
+    assert best.wall_s == pytest.approx(best.cpu_s / 4)
