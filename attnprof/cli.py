@@ -120,6 +120,9 @@ def sweep(
     predict_memory: Annotated[
         bool, typer.Option(help="Skip what theory says does not fit in the free memory.")
     ] = True,
+    allow_shared: Annotated[
+        bool, typer.Option("--allow-shared", help="Measure on a GPU that others hold too.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
@@ -150,9 +153,11 @@ def sweep(
         allocator=allocator,
         prune=prune,
         predict_memory=predict_memory,
+        allow_shared=allow_shared,
         command=("attnprof", *sys.argv[1:]),
     )
     from attnprof.render import show
+    from attnprof.report import run_tables
 
     plan = session.plan(asked)
     if dry_run:
@@ -162,7 +167,8 @@ def sweep(
     say(plan.summary)
     with _watcher(quiet) as watch:
         outcome = session.run(plan, watch)
-    show(session.result_tables(outcome), output_format)
+    if outcome.records:
+        show(run_tables(outcome.run_dir, tidy=output_format is OutputFormat.csv), output_format)
     say(session.closing_words(outcome))
     if outcome.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
@@ -193,7 +199,7 @@ def report(
     from attnprof.report import run_tables, write_reports
 
     write_reports(run_dir)
-    show(run_tables(run_dir), output_format)
+    show(run_tables(run_dir, tidy=output_format is OutputFormat.csv), output_format)
 
 
 @app.command()

@@ -82,7 +82,11 @@ AXES = {
         Axis("kv_cache", "contiguous, static, paged", _one_of("kv_cache", KV_CACHES), "static"),
         Axis("kv_dtype", "element type of the cache, if another", _dtype, None),
         Axis("start_len", "cached tokens where kv-growth starts", _count, 1, is_length=True),
-        Axis("cache_regime", "warm or cold", _one_of("cache_regime", CACHE_REGIMES), "warm"),
+        Axis(
+            "cache_regime",
+            "warm or cold; an accelerator's default is cold, a CPU's warm",
+            _one_of("cache_regime", CACHE_REGIMES),
+        ),
     )
 }
 _ALIASES = {axis.alias: axis.name for axis in AXES.values() if axis.alias}
@@ -189,6 +193,7 @@ def expand(
     groups: Mapping[str, Mapping[str, Any]],
     overrides: Mapping[str, Any] | None = None,
     backends: tuple[str, ...] = (),
+    cache_regime: str = "warm",
 ) -> Grid:
     """The product of each group's axes, without repeats, in the order of the groups.
 
@@ -196,6 +201,7 @@ def expand(
         groups: Axes by group; an axis that a group does not name has its default.
         overrides: Axes that replace those of every group.
         backends: What ``all`` stands for.
+        cache_regime: Of workloads whose group names none.
 
     Raises:
         UsageError: An unknown axis or value, a product of more than ``MAX_WORKLOADS``, or a grid
@@ -225,7 +231,7 @@ def expand(
             where = f"group {group!r}" if len(groups) > 1 else "sweep"
             raise UsageError(f"{where}: {error.problem}", error.fix) from None
         for combination in itertools.product(*values.values()):
-            made = _workload(dict(zip(values, combination, strict=True)))
+            made = _workload(dict(zip(values, combination, strict=True)), cache_regime)
             if isinstance(made, Skipped):
                 skipped.setdefault(made)
             else:
@@ -236,7 +242,7 @@ def expand(
     return Grid(name, tuple(workloads), tuple(skipped))
 
 
-def _workload(chosen: dict[str, Any]) -> Workload | Skipped:
+def _workload(chosen: dict[str, Any], cache_regime: str) -> Workload | Skipped:
     """The workload of one combination; axes of other phases and variants do not multiply it."""
 
     def value(name: str) -> Any:
@@ -271,7 +277,7 @@ def _workload(chosen: dict[str, Any]) -> Workload | Skipped:
             kv_cache="none" if phase == "prefill" else value("kv_cache"),
             kv_dtype=None if value("kv_dtype") == value("dtype") else value("kv_dtype"),
             start_len=value("start_len") if phase == "kv-growth" else None,
-            cache_regime=value("cache_regime"),
+            cache_regime=value("cache_regime") or cache_regime,
         )
     )
     problem = workload.problem()

@@ -88,13 +88,15 @@ def write_reports(run_dir: Path) -> list[Path]:
     return [run_dir / name for name in texts]
 
 
-def run_tables(run_dir: Path) -> list[Table]:
-    """The tables of the run in ``run_dir``.
+def run_tables(run_dir: Path, *, tidy: bool = False) -> list[Table]:
+    """The tables of the run in ``run_dir``; ``tidy`` for one alone with a row a workload.
 
     Raises:
         UsageError: No run there.
     """
     run = _read_in_grid_order(run_dir)
+    if tidy:
+        return [results_table(run.records)]
     return tables(run.header, run.records, fit_run(run.header, run.records))
 
 
@@ -276,7 +278,6 @@ def memory_table(records: Sequence[Record], suffix: str = "") -> Table:
             Column("peak_activation_bytes", "Peak", units.capacity, "right"),
             Column("theory_peak_activation_bytes", "Peak by theory", units.capacity, "right", 1),
             Column("peak_ratio", "Ratio", "{:.3f}".format, "right"),
-            Column("peak_rss_bytes", "Resident", units.capacity, "right", 3),
         ),
         rows=tuple(rows),
     )

@@ -20,6 +20,7 @@ from attnprof.forecast import (
     remembered_ceilings,
 )
 from attnprof.grid import Grid, expand, sweep_groups
+from attnprof.measure import ACCELERATORS, plan_for
 from attnprof.profiles import list_profiles, load_profile, read_yaml
 from attnprof.render import Table
 from attnprof.workload import Workload, checked
@@ -44,7 +45,13 @@ class Asked:
     allocator: str = "pinned"
     prune: bool = True
     predict_memory: bool = True
+    allow_shared: bool = False
     command: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the device; only what was asked for, since not every device knows every setting."""
+        return {"allow_shared": True} if self.allow_shared else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +138,8 @@ def _grid(asked: Asked, kind: str) -> Grid:
         for backend in BACKENDS.values()
         if kind == "synthetic" or (kind in backend.dtypes and backend.installed)
     )
-    return expand(name, groups, asked.axes, backends)
+    regime = "cold" if kind in ACCELERATORS else "warm"
+    return expand(name, groups, asked.axes, backends, regime)
 
 
 def _names_grid(asked: Asked) -> bool:
@@ -178,7 +186,6 @@ def _new_dir(asked: Asked) -> Path:
 def _summary(grid: Grid, forecasts: Sequence[Forecast], kind: str, run_dir: Path) -> str:
     """In a line or two: how much, how long, how large, where to."""
     from attnprof import units
-    from attnprof.measure import plan_for
     from attnprof.progress import time_words
     from attnprof.sweep import expected_s
 
@@ -198,7 +205,6 @@ def _summary(grid: Grid, forecasts: Sequence[Forecast], kind: str, run_dir: Path
 
 def run(plan: SweepPlan, watch: Any) -> Any:
     """Run the sweep that was planned, and write its reports. Gives a ``sweep.Outcome``."""
-    from attnprof.measure import plan_for
     from attnprof.report import write_reports
     from attnprof.sweep import SweepRequest, run_sweep
 
@@ -213,6 +219,7 @@ def run(plan: SweepPlan, watch: Any) -> Any:
             plan=None if asked.interval is None else replace(plan_for(kind), target=asked.interval),
             seed=asked.seed,
             threads=asked.threads,
+            settings=asked.settings,
             allocator=asked.allocator,
             budget_s=asked.budget_s,
             timeout_s=asked.timeout_s,
@@ -238,13 +245,6 @@ def _remember_roofs(run_dir: Path, threads: int) -> None:
 
     conditions = read_run(run_dir).header["conditions"]
     remember_ceilings(conditions["device_kind"], threads, conditions["ceilings"])
-
-
-def result_tables(outcome: Any) -> list[Table]:
-    """The tables of what has been measured; none when nothing was."""
-    from attnprof.report import run_tables
-
-    return run_tables(outcome.run_dir) if outcome.records else []
 
 
 def closing_words(outcome: Any) -> str:

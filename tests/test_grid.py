@@ -151,3 +151,9 @@ def test_a_product_is_counted_before_it_is_made() -> None:
     assert math.prod([1000] * 3) > MAX_WORKLOADS
     with pytest.raises(UsageError, match="1,000,000,000 combinations"):
         expand("t", {"g": ranges})
+
+
+def test_the_devices_cache_regime_is_that_of_workloads_which_name_none() -> None:
+    groups = {"a": {"seq_len": 64}, "b": {"seq_len": 64, "cache_regime": "warm"}}
+    grid = expand("t", groups, cache_regime="cold")
+    assert [w.cache_regime for w in grid.workloads] == ["cold", "warm"]

@@ -16,7 +16,7 @@ def open_device(name: str, threads: int | None = None, **settings: Any) -> Devic
         name: ``auto`` (an accelerator if there is one, else the CPU), ``cpu``, ``cuda``,
             ``cuda:1``, ``rocm``, ``mps``, ``xpu``, or ``synthetic?noise=0.02&memory=8GiB``.
         threads: Of the CPU; None for as many as can run at once.
-        settings: Of the device, such as ``mode`` for CUDA.
+        settings: Of CUDA and ROCm, such as ``mode``; the others have none to set.
 
     Raises:
         UsageError: No such kind of device.
@@ -52,4 +52,4 @@ def open_device(name: str, threads: int | None = None, **settings: Any) -> Devic
         return open_xpu(name)
     from attnprof.devices.cpu import CpuDevice
 
-    return CpuDevice(threads=threads, **settings)
+    return CpuDevice(threads=threads)
