@@ -15,6 +15,7 @@ from attnprof.models.seq2seq import SEQ2SEQ, build_seq2seq
 from attnprof.models.spec import Layer, Matrix, ModelSpec
 from attnprof.models.towers import TEXT_SECTIONS, tower_params
 
+UNCOUNTED_FLAGS = ("add_cross_attention", "is_moe")
 DTYPES = {
     "float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "float": "float32",
     "half": "float16",
@@ -110,7 +111,12 @@ def _language_model(config: Config, architecture: str) -> ModelSpec:
     if odd is not None:
         return odd(config, architecture)
     if like in FAMILIES:
-        return build_decoder(config, FAMILIES[like], architecture)
+        spec = build_decoder(config, FAMILIES[like], architecture)
+        for key in UNCOUNTED_FLAGS:
+            if config.flag(key):
+                note = f"what {key} adds is not counted"
+                spec = replace(spec, exact=False, notes=(*spec.notes, note))
+        return spec
     return _unknown_model(config, architecture)
 
 

@@ -274,10 +274,9 @@ def _experts(config: Config, moe: Moe, parts: Parts, hidden_size: int, bias: boo
     )
     if moe.has_correction_bias:
         parts.vector(total)
-    expert_bias = moe.expert_bias or bias
     latent = config.optional_count("moe_latent_size")
     parts.ffn(
-        latent or hidden_size, width, gated=moe.gated, bias=expert_bias,
+        latent or hidden_size, width, gated=moe.gated, bias=moe.expert_bias,
         role="experts", count=total, active=active, prefix="expert_",
     )  # fmt: skip
     if latent:

@@ -22,6 +22,8 @@ class Encoder:
     head_at_embedding_width: bool = False
     always_pooled: bool = False
     has_pooler: bool = True
+    has_second_bias: bool = True
+    """An untied projection to the vocabulary has a bias of its own beside the head's."""
     qkv_bias: bool | str = True
     ffn: Literal["plain", "gated", "grouped"] = "plain"
     layer_extra: str = ""
@@ -37,14 +39,19 @@ ENCODERS: dict[str, Encoder] = {
     "bert-generation": Encoder(head="bias", has_pooler=False),
     "big_bird": Encoder(always_pooled=True, qkv_bias="use_bias"),
     "camembert": ROBERTA,
-    "convbert": Encoder(head_at_embedding_width=True, has_pooler=False, layer_extra="convbert"),
+    "convbert": Encoder(
+        head_at_embedding_width=True,
+        has_pooler=False,
+        has_second_bias=False,
+        layer_extra="convbert",
+    ),
     "data2vec-text": ROBERTA,
     "deberta": Encoder(has_pooler=False, layer_extra="deberta", model_extra="deberta"),
     "deberta-v2": Encoder(has_pooler=False, layer_extra="deberta_v2", model_extra="deberta_v2"),
-    "distilbert": Encoder(has_pooler=False),
-    "electra": Encoder(head_at_embedding_width=True, has_pooler=False),
+    "distilbert": Encoder(has_pooler=False, has_second_bias=False),
+    "electra": Encoder(head_at_embedding_width=True, has_pooler=False, has_second_bias=False),
     "ernie": Encoder(model_extra="ernie"),
-    "flaubert": Encoder(head="bias", has_pooler=False),
+    "flaubert": Encoder(head="bias", has_pooler=False, has_second_bias=False),
     "fnet": Encoder(always_pooled=True, layer_extra="fnet", model_extra="fnet"),
     "ibert": ROBERTA,
     "jina_embeddings_v3": Encoder(positions=None),
@@ -61,13 +68,15 @@ ENCODERS: dict[str, Encoder] = {
     "roberta": ROBERTA,
     "roberta-prelayernorm": Encoder(final_norm=True),
     "roc_bert": Encoder(model_extra="roc_bert"),
-    "roformer": Encoder(positions=None, has_pooler=False, model_extra="roformer"),
+    "roformer": Encoder(
+        positions=None, head_at_embedding_width=True, has_pooler=False, model_extra="roformer"
+    ),
     "squeezebert": Encoder(always_pooled=True, ffn="grouped"),
     "tapas": Encoder(model_extra="tapas"),
-    "xlm": Encoder(head="bias", has_pooler=False),
+    "xlm": Encoder(head="bias", has_pooler=False, has_second_bias=False),
     "xlm-roberta": ROBERTA,
     "xlm-roberta-xl": Encoder(embedding_norm=False, final_norm=True),
-    "xmod": Encoder(layer_extra="xmod"),
+    "xmod": Encoder(layer_extra="xmod", model_extra="xmod"),
     "yoso": Encoder(positions=2, has_pooler=False),
 }
 
@@ -137,7 +146,7 @@ def _head(
         outer.vector(2 * inner)
     outer.vector(vocab_size)
     if not tied:
-        outer.linear("head", "head", vocab_size, inner)
+        outer.linear("head", "head", vocab_size, inner, bias=family.has_second_bias)
 
 
 def encoder_layers(
@@ -359,10 +368,9 @@ def _rembert_model(config: Config, outer: Parts, hidden_size: int) -> None:
 def _roc_bert_model(config: Config, outer: Parts, hidden_size: int) -> None:
     inputs = hidden_size
     for name in ("pronunciation", "shape"):
-        if config.flag(f"enable_{name}", True):
-            width = config.count(f"{name}_embed_dim")
-            outer.embedding(name, config.count(f"{name}_vocab_size"), width)
-            inputs += width
+        width = config.count(f"{name}_embed_dim")
+        outer.embedding(name, config.count(f"{name}_vocab_size"), width)
+        inputs += width if config.flag(f"enable_{name}", True) else 0
     if config.flag("concat_input", True):
         outer.linear("map_inputs", "other", hidden_size, inputs, bias=True)
 
@@ -377,6 +385,11 @@ def _tapas_model(config: Config, outer: Parts, hidden_size: int) -> None:
         if not isinstance(rows, int) or rows < 1:
             raise config.wrong("type_vocab_sizes", rows, "a whole number")
         outer.embedding(f"token_types_{index}", rows, hidden_size)
+
+
+def _xmod_model(config: Config, outer: Parts, hidden_size: int) -> None:
+    if config.flag("pre_norm"):
+        outer.vector(2 * hidden_size)
 
 
 LAYER_EXTRAS: dict[str, Callable[[Config, Parts, int], None]] = {
@@ -404,4 +417,5 @@ MODEL_EXTRAS: dict[str, Callable[[Config, Parts, int], None]] = {
     "roc_bert": _roc_bert_model,
     "roformer": _roformer_model,
     "tapas": _tapas_model,
+    "xmod": _xmod_model,
 }

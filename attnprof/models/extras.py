@@ -76,7 +76,10 @@ def _diffllama(config: Config, parts: Parts, hidden_size: int, index: int) -> No
 
 def _doge(config: Config, parts: Parts, hidden_size: int, index: int) -> None:
     shape = _shape(parts)
-    parts.linear("dt", "attention", shape.num_kv_heads, shape.num_kv_heads * shape.head_dim)
+    parts.linear(
+        "dt", "attention", shape.num_kv_heads, shape.num_kv_heads * shape.head_dim,
+        bias=config.flag("attention_bias"),
+    )  # fmt: skip
     parts.vector(shape.num_kv_heads + 2 * hidden_size)
 
 
@@ -129,7 +132,6 @@ def _gemma4(config: Config, parts: Parts, hidden_size: int, index: int) -> None:
             active=config.count("num_experts_per_tok"), prefix="expert_",
         )  # fmt: skip
         parts.vector(4 * hidden_size + total)  # three norms, the router's scale, one an expert
-    parts.vector(0)
 
 
 def _gemma4_model(config: Config, parts: Parts, hidden_size: int) -> None:
@@ -174,14 +176,16 @@ def _longcat_flash(config: Config, parts: Parts, hidden_size: int, index: int) -
 
 
 def _modernbert(config: Config, parts: Parts, hidden_size: int, index: int) -> None:
+    norms = 1 + config.flag("norm_bias")
+    parts.vector((2 * norms - 2) * hidden_size)
     if index == 0:
-        parts.vector(-hidden_size)  # the first layer has no norm before its attention
+        parts.vector(-norms * hidden_size)  # the first layer has no norm before its attention
 
 
 def _modernbert_model(config: Config, parts: Parts, hidden_size: int) -> None:
     bias = config.flag("classifier_bias")
     parts.linear("head_transform", "other", hidden_size, hidden_size, bias=bias)
-    parts.vector(2 * hidden_size)
+    parts.vector((5 if config.flag("norm_bias") else 2) * hidden_size)
 
 
 def _moshi_model(config: Config, parts: Parts, hidden_size: int) -> None:

@@ -78,6 +78,7 @@ DEEPSEEK = Family(
     mla=True,
     qkv_bias="attention_bias",
     o_bias="attention_bias",
+    mlp_bias="mlp_bias",
     moe=Moe(shared="*n_shared_experts"),
 )
 GLM_MOE = Family(
@@ -112,7 +113,7 @@ MODERNBERT = Family(
 )
 
 FAMILIES: dict[str, Family] = {
-    "afmoe": Family(
+    "afmoe": Family(qkv_bias="attention_bias", o_bias="attention_bias",
         norms=4, qk_norm="head", gate="full",
         moe=Moe(shared="*num_shared_experts", has_correction_bias=True),
         pattern=Pattern(4, key="global_attn_every_n_layers"),
@@ -134,15 +135,16 @@ FAMILIES: dict[str, Family] = {
         LLAMA, mlp_bias=False, norms=1, pattern=Pattern(4, key="sliding_window_pattern")
     ),
     "cohere2_moe": replace(
-        LLAMA, mlp_bias=False, norms=1, moe=Moe(width="intermediate_size"),
+        LLAMA, mlp_bias=False, norms=1,
+        moe=Moe(width="intermediate_size", shared="*num_shared_experts"),
         pattern=Pattern(4, key="sliding_window_pattern"),
     ),
     "ctrl": Family("layer", qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, head_bias=True),
-    "cwm": Family(pattern=Pattern(4, full_at=0)),
+    "cwm": Family(mlp_bias="mlp_bias", pattern=Pattern(4, full_at=0)),
     "dbrx": Family("rms", moe=Moe(width="ffn_hidden_size")),
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,
-    "deepseek_v32": DEEPSEEK,
+    "deepseek_v32": replace(DEEPSEEK, mlp_bias=False),
     "diffllama": replace(LLAMA, mlp_bias=False, extra="diffllama"),
     "doge": replace(LLAMA, qk_norm="head", extra="doge"),
     "dots1": Family(
@@ -151,10 +153,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "ernie4_5": Family(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias"),
     "ernie4_5_moe": Family(
-        qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias",
+        qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", head_bias="use_bias",
         moe=Moe(shared="*moe_num_shared_experts", has_correction_bias=True),
     ),
-    "eurobert": LLAMA,
+    "eurobert": replace(LLAMA, head_bias="mlp_bias"),
     "modernbert": MODERNBERT,
     "exaone4": Family(qk_norm="head", pattern=Pattern(4, key="sliding_window_pattern")),
     "exaone_moe": Family(
@@ -176,7 +178,7 @@ FAMILIES: dict[str, Family] = {
     "glm4": Family(qkv_bias="attention_bias", norms=4),
     "glm4_moe": GLM_MOE,
     "glm4_moe_lite": replace(DEEPSEEK, moe=Moe(shared="*n_shared_experts", dense_first=1)),
-    "glm_moe_dsa": DEEPSEEK,
+    "glm_moe_dsa": replace(DEEPSEEK, mlp_bias=False),
     "gpt2": GPT2,
     "gpt-sw3": GPT2,
     "gpt_bigcode": replace(GPT2, extra="gpt_bigcode"),
@@ -199,7 +201,7 @@ FAMILIES: dict[str, Family] = {
     "granitemoeshared": replace(
         GRANITE_MOE, moe=Moe(width="intermediate_size", shared="shared_intermediate_size")
     ),
-    "helium": LLAMA,
+    "helium": replace(LLAMA, o_bias=False),
     "hunyuan_v1_dense": replace(LLAMA, qk_norm="head"),
     "hunyuan_v1_moe": replace(
         LLAMA, qk_norm="head", moe=Moe(width="intermediate_size", shared="intermediate_size")
@@ -229,7 +231,7 @@ FAMILIES: dict[str, Family] = {
     "mellum": replace(QWEN3, moe=Moe()),
     "minimax": Family(
         mixer="lightning", moe=Moe(width="intermediate_size"),
-        pattern=Pattern(2, other="linear_attention"),
+        pattern=Pattern(2, full_at=0, other="linear_attention"),
     ),
     "minimax_m2": Family(qk_norm="full", moe=Moe(width="intermediate_size")),
     "minimax_m3_vl_text": Family(
@@ -239,6 +241,7 @@ FAMILIES: dict[str, Family] = {
     "ministral": Family(),
     "ministral3": Family(),
     "mistral": Family(),
+    "mistral4": DEEPSEEK,
     "mixtral": MIXTRAL,
     "mllama_text_model": Family(extra="mllama"),
     "modernbert-decoder": MODERNBERT,
@@ -250,7 +253,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "nemotron": replace(LLAMA, norm="layer", gated=False),
     "nemotron_h": Family(
-        norms=1, qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias",
+        norms=1, mlp_bias="mlp_bias",
         gated=False, mixer="mamba2", extra="nemotron_h",
         moe=Moe(gated=False, shared="moe_shared_expert_intermediate_size"),
     ),

@@ -140,7 +140,10 @@ def _patterned_kinds(config: Config, family: Family, num_layers: int) -> list[st
     if period == 0:
         return ["full"] * num_layers
     full_at = pattern.full_at % period
-    return ["full" if i % period == full_at else other for i in range(num_layers)]
+    kinds = ["full" if i % period == full_at else other for i in range(num_layers)]
+    if family.extra == "gemma4" and kinds:
+        kinds[-1] = "full"
+    return kinds
 
 
 def sparse_layers(config: Config, family: Family, num_layers: int) -> list[bool]:

@@ -60,11 +60,13 @@ def _mamba2(config: Config, parts: Parts, hidden_size: int) -> None:
     groups = config.count("mamba_n_groups", config.get("mamba_ngroups", config.get("n_groups", 1)))
     state_dim = config.count("mamba_d_state", 128)
     kernel = config.count("mamba_d_conv", config.count("conv_kernel", 4))
-    bias = config.flag("mamba_proj_bias", config.flag("add_bias_linear", config.flag("use_bias")))
+    bias_keys = {"zamba2": "add_bias_linear", "mamba2": "use_bias", "nemotron_h": "use_bias"}
+    bias = config.flag(bias_keys.get(config.model_type, "mamba_proj_bias"))
     conv_bias = config.flag("mamba_conv_bias", config.flag("use_conv_bias", True))
     channels = width + 2 * groups * state_dim
     parts.linear("in", "mixer", width + channels + num_heads, hidden_size, bias=bias)
-    parts.linear("out", "mixer", hidden_size, width, bias=bias)
+    out_bias = config.flag("projectors_bias") if config.model_type == "falcon_h1" else bias
+    parts.linear("out", "mixer", hidden_size, width, bias=out_bias)
     parts.vector(channels * kernel + channels * conv_bias + 3 * num_heads)
     if config.flag("mamba_rms_norm", True):
         parts.vector(width)

@@ -172,8 +172,7 @@ def _xlstm(config: Config, architecture: str) -> ModelSpec:
     """
     hidden_size = config.count("hidden_size", most=10**7)
     outer, tied = embeddings(config, architecture)
-    if config.flag("add_out_norm", True):
-        outer.vector(hidden_size)
+    outer.vector(hidden_size)
     heads = config.count("num_heads")
     qk = int(config.share("qk_dim_factor", 0.5) * hidden_size)
     value = int(config.share("v_dim_factor", 1.0) * hidden_size)

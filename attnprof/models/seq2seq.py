@@ -38,7 +38,7 @@ SEQ2SEQ: dict[str, Seq2Seq] = {
     "led": Seq2Seq(positions=0, encoder_extra="led"),
     "longt5": replace(T5, encoder_extra="longt5"),
     "m2m_100": Seq2Seq(positions=None, embedding_norm=False, final_norm=True),
-    "marian": Seq2Seq(positions=0, embedding_norm=False),
+    "marian": Seq2Seq(positions=0, embedding_norm=False, outer_extra="marian"),
     "mbart": Seq2Seq(final_norm=True),
     "mt5": T5,
     "mvp": BART,
@@ -93,6 +93,8 @@ def build_seq2seq(config: Config, family: Seq2Seq, architecture: str) -> ModelSp
         OUTER_EXTRAS[family.outer_extra](config, outer, hidden_size, decoder_only)
     encoder = () if decoder_only else _stack(config, family, hidden_size, "encoder")
     decoder = () if encoder_only else _stack(config, family, hidden_size, "decoder")
+    # Untied, the library stores a table for each side as well; a checkpoint need not.
+    untied = has_head and not decoder_only and not tied and family.outer_extra != "fsmt"
     return ModelSpec(
         name="",
         model_type=config.model_type,
@@ -107,6 +109,8 @@ def build_seq2seq(config: Config, family: Seq2Seq, architecture: str) -> ModelSp
         max_position_embeddings=config.optional_count("max_target_positions")
         or config.optional_count("max_position_embeddings"),
         max_source_len=config.optional_count("max_source_positions"),
+        exact=not untied,
+        notes=("untied tables: the sides' own ones are not counted",) if untied else (),
     )
 
 
@@ -229,8 +233,15 @@ def _pegasus_x(config: Config, parts: Parts, hidden_size: int, index: int) -> No
 
 
 def _fsmt(config: Config, outer: Parts, hidden_size: int, decoder_only: bool) -> None:
-    outer.embedding("source", config.count("src_vocab_size"), hidden_size, sharding="split")
-    outer.linear("head", "head", config.count("vocab_size"), hidden_size)
+    if not config.flag("tie_word_embeddings"):
+        outer.embedding("source", config.count("src_vocab_size"), hidden_size, sharding="split")
+        outer.linear("head", "head", config.count("vocab_size"), hidden_size)
+
+
+def _marian(config: Config, outer: Parts, hidden_size: int, decoder_only: bool) -> None:
+    if not config.flag("share_encoder_decoder_embeddings", True) and not decoder_only:
+        rows = config.count("decoder_vocab_size", config.count("vocab_size"))
+        outer.embedding("target", rows, hidden_size, sharding="split")
 
 
 def _pegasus_x_outer(config: Config, outer: Parts, hidden_size: int, decoder_only: bool) -> None:
@@ -271,6 +282,7 @@ ENCODER_EXTRAS: dict[str, Callable[[Config, Parts, int, int], None]] = {
 
 OUTER_EXTRAS: dict[str, Callable[[Config, Parts, int, bool], None]] = {
     "fsmt": _fsmt,
+    "marian": _marian,
     "pegasus_x": _pegasus_x_outer,
     "pop2piano": _pop2piano,
     "speech_to_text": _speech_to_text,
