@@ -15,6 +15,7 @@ CLEAN_DELAY = 0.05  # of a sample's wall time, spent waiting for a core
 CLEAN_SHARE = 0.3
 CLEAN_SAMPLES = 5
 CALM_SHARE = 0.9  # with fewer clean samples than this, CPU time may carry the figure
+MAX_GROWTHS = 30
 ACCELERATORS = ("cuda", "rocm", "mps", "xpu")
 
 
@@ -194,9 +195,9 @@ def figure(pooled: Pooled, target: float) -> Figure:
 
     Wall time, by its clean samples alone, as long as there are five and they are 30 % of all:
     what makes a sample unclean is the kernel's count of waiting, never the sample's own value.
-    Otherwise other work has moved the wall clock, and CPU time stands, ``contended``. CPU time
-    stands too where some samples waited and wall time misses the target that CPU time meets, and
-    where the kernel counts no waits.
+    Otherwise other work has moved the wall clock, and CPU time stands, ``contended``. So it does
+    where some samples waited, or nobody counted, and wall time misses the target while CPU time
+    meets it or is at least twice as certain.
     """
     if not pooled.wall_s:
         return Figure(NO_INTERVAL, "wall")
@@ -213,9 +214,24 @@ def figure(pooled: Pooled, target: float) -> Figure:
     if not calm:
         return Figure(cpu, "cpu", contended=True)
     waited = pooled.clean_share is None or pooled.clean_share < CALM_SHARE
-    if waited and not wall.meets(target) and cpu.meets(target):
+    if waited and not wall.meets(target) and (cpu.meets(target) or _twice_as_sure(cpu, wall)):
         return Figure(cpu, "cpu", contended=True)
     return Figure(wall, "wall")
+
+
+def _twice_as_sure(one: Interval, other: Interval) -> bool:
+    if one.half_width is None or other.half_width is None:
+        return False
+    return 2 * one.half_width <= other.half_width
+
+
+def _spent_s(visit: Visit, samples: Samples) -> float:
+    """What a visit takes from the budget: by the faster clock, so that neighbours, who stretch
+    the wall's, do not leave a workload with fewer samples than on a quiet machine."""
+    if visit.growths:
+        return visit.phases_s.get("measure", 0.0)
+    times = (samples.wall_s, samples.cpu_s) if samples.cpu_s else (samples.wall_s,)
+    return samples.inner * math.fsum(min(both) for both in zip(*times, strict=True))
 
 
 @dataclass(frozen=True)
@@ -243,9 +259,7 @@ class Progress:
 
     def __post_init__(self) -> None:
         if self.workload.phase == "kv-growth":
-            self.plan = replace(
-                self.plan, min_samples=FEWEST_FOR_INTERVAL, max_samples=2 * FEWEST_FOR_INTERVAL
-            )
+            self.plan = replace(self.plan, min_samples=FEWEST_FOR_INTERVAL, max_samples=MAX_GROWTHS)
         self._look = self.plan.min_samples
 
     @property
@@ -263,11 +277,7 @@ class Progress:
             self.settled = True
             return
         self.num_samples += len(visit.samples.wall_s)
-        self.spent_s += (
-            visit.phases_s.get("measure", 0.0)
-            if visit.growths
-            else visit.samples.inner * sum(visit.samples.wall_s)
-        )
+        self.spent_s += _spent_s(visit, visit.samples)
         self.figure = figure(pool(self.visits, self.threads), self.plan.target)
         # Looking only now and then keeps the interval honest: whoever looks after every sample
         # stops at a moment when it happens to be narrow.
@@ -275,8 +285,8 @@ class Progress:
         if looked and self.figure.interval.meets(self.plan.target):
             self.settled = True
         elif self.num_samples >= self.affordable:
-            self.settled = True
             self.noisy = not self.figure.interval.meets(self.plan.target)
+            self.settled = not self.noisy or self.num_samples >= self.most
         while self._look <= self.num_samples:
             self._look = math.ceil(1.5 * self._look)
 
@@ -287,8 +297,20 @@ class Progress:
         cost = self.seconds_per_sample
         if not cost:
             return self.plan.max_samples
-        fewest = min(FEWEST_FOR_INTERVAL, int(HEAVY_BUDGETS * self.plan.budget_s / cost))
-        return max(1, fewest, min(self.plan.max_samples, int(self.plan.budget_s / cost)))
+        in_budget = min(self.plan.max_samples, int(self.plan.budget_s / cost))
+        return max(1, in_budget, self._within_heavy_budget(FEWEST_FOR_INTERVAL))
+
+    @property
+    def most(self) -> int:
+        """Samples after which a workload is left noisy: those of the budget, but for a heavy call
+        as many as a light one needs at the least, within ten budgets."""
+        return max(self.affordable, self._within_heavy_budget(self.plan.min_samples))
+
+    def _within_heavy_budget(self, num_samples: int) -> int:
+        cost = self.seconds_per_sample
+        if not cost:
+            return num_samples
+        return min(num_samples, int(HEAVY_BUDGETS * self.plan.budget_s / cost))
 
     def next_visit(self) -> Next:
         """Quota of the next visit: a third of the first look's samples until there were three
@@ -298,7 +320,8 @@ class Progress:
         if cost is None:
             rounds = plan.min_rounds
             return Next(math.ceil(plan.min_samples / rounds), plan.budget_s / rounds)
-        missing = min(self._look, self.affordable) - self.num_samples
+        goal = min(self._look, self.affordable)
+        missing = (goal if goal > self.num_samples else self.most) - self.num_samples
         rounds_left = max(1, plan.min_rounds - len(self.visits))
         quota = max(1, math.ceil(missing / rounds_left))
         return Next(quota, max(plan.budget_s - self.spent_s, 3 * quota * cost))

@@ -418,6 +418,11 @@ class Launcher:
         self._server: ForkServer | None = None
         self.start_cpu_s: list[float] = []
 
+    @property
+    def server_pid(self) -> int | None:
+        """The process from which workers are forked; None while there is none."""
+        return None if self._server is None else self._server.pid
+
     def start(self) -> Worker:
         """A worker with its device open.
 

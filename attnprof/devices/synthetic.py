@@ -235,8 +235,7 @@ class SyntheticCell:
         time.sleep(law.pace)
         points = []
         for kv_len in range(workload.start_len + 1, workload.kv_len + 1):
-            step = replace(workload, phase="decode", kv_len=kv_len, start_len=None)
-            self._base_s = law_s(law, step)
+            self._base_s = _bare_s(law, _step(workload, kv_len)) * _slowness(law, workload)
             step_s = self._call_s()
             useful, allocated, peak = cache_bytes(workload, kv_len)
             points.append(GrowthPoint(
@@ -317,19 +316,29 @@ def law_s(law: Law, workload: Workload) -> float:
     """
     if workload.phase == "kv-growth":
         assert workload.start_len is not None
-        first, last = workload.start_len + 1, workload.kv_len
-        ends = (replace(workload, phase="decode", kv_len=n, start_len=None) for n in (first, last))
-        return statistics.fmean(law_s(law, end) for end in ends)
+        ends = (workload.start_len + 1, workload.kv_len)
+        bare_s = statistics.fmean(_bare_s(law, _step(workload, kv_len)) for kv_len in ends)
+    else:
+        bare_s = _bare_s(law, workload)
+    return bare_s * _slowness(law, workload)
+
+
+def _bare_s(law: Law, workload: Workload) -> float:
     flops = workload.num_layers * attention_flops(workload.shape, workload.mask)
-    call_s = (
+    return (
         law.t0
         + flops / (law.compute_efficiency * law.flops)
         + attention_bytes(workload) / (law.memory_efficiency * law.bandwidth)
     )
-    for pattern, factor in law.slow:
-        if fnmatch.fnmatchcase(workload.workload_id, pattern):
-            call_s *= factor
-    return 2 * call_s if _named(workload, law.throttle) else call_s
+
+
+def _slowness(law: Law, workload: Workload) -> float:
+    named = (factor for pattern, factor in law.slow if _named(workload, (pattern,)))
+    return math.prod(named) * (2.0 if _named(workload, law.throttle) else 1.0)
+
+
+def _step(workload: Workload, kv_len: int) -> Workload:
+    return replace(workload, phase="decode", kv_len=kv_len, start_len=None)
 
 
 def held_bytes(workload: Workload) -> int:

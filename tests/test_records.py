@@ -1,0 +1,242 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.records import (
+    RECORDS_FILE,
+    RUN_FILE,
+    VISITS_FILE,
+    open_run_directory,
+    read_lines,
+    read_run,
+    strict_json,
+)
+
+HEADER = {"device": "synthetic", "fingerprint": {"kind": "cpu"}, "plan": {"budget_s": 2.0},
+          "seed": 0, "workloads": ["a", "b"]}  # fmt: skip
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "runs" / "one"
+    with open_run_directory(path) as directory:
+        directory.start(HEADER)
+        directory.add_record({"workload_id": "a"})
+        directory.add_record({"workload_id": "b"})
+        directory.add_visit({"workload_id": "a"})
+    return path
+
+
+def test_what_was_added_is_read_again(run_dir: Path) -> None:
+    run = read_run(run_dir)
+    assert run.header["format"] == 1
+    assert run.header["workloads"] == ["a", "b"]
+    assert [record["workload_id"] for record in run.records] == ["a", "b"]
+    assert run.visits == ({"workload_id": "a"},)
+    assert run.torn == ()
+
+
+def test_every_line_is_on_disk_before_the_next_step(tmp_path: Path) -> None:
+    with open_run_directory(tmp_path / "run") as directory:
+        directory.start(HEADER)
+        directory.add_record({"workload_id": "a"})
+        assert read_run(tmp_path / "run").records == ({"workload_id": "a"},)
+
+
+@given(
+    kept=st.lists(
+        st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5), max_size=3),
+        max_size=4,
+    ),
+    data=st.data(),
+)
+def test_a_file_cut_anywhere_gives_its_whole_lines(
+    tmp_path_factory: pytest.TempPathFactory, kept: list[dict[str, object]], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("torn") / "lines.jsonl"
+    lines = [strict_json(one).encode() + b"\n" for one in kept]
+    whole = b"".join(lines)
+    cut = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:cut])
+    ends = [sum(map(len, lines[: i + 1])) for i in range(len(lines))]
+    num_whole = sum(end <= cut for end in ends)
+    found, torn_at = read_lines(path)
+    assert found == json.loads(json.dumps(kept))[:num_whole]
+    start = ends[num_whole - 1] if num_whole else 0
+    assert torn_at == (None if cut == start else start)
+
+
+def test_a_torn_last_line_is_said_and_cut_off(run_dir: Path) -> None:
+    path = run_dir / RECORDS_FILE
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3])
+    warnings: list[str] = []
+    with open_run_directory(run_dir, resume=True, warn=warnings.append) as directory:
+        assert directory.earlier is not None
+        assert directory.earlier.records == ({"workload_id": "a"},)
+        directory.start(HEADER)
+        directory.add_record({"workload_id": "b"})
+    assert path.read_bytes() == whole
+    assert len(warnings) == 1
+    assert "records.jsonl: its last line was cut in half" in warnings[0]
+
+
+def test_a_torn_line_is_left_alone_by_readers(run_dir: Path) -> None:
+    path = run_dir / RECORDS_FILE
+    path.write_bytes(path.read_bytes() + b'{"workload_id":')
+    before = path.read_bytes()
+    assert read_run(run_dir).torn == (RECORDS_FILE,)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("broken", [b"{]\n", b"[1]\n", b"\n", b"\xff\n"])
+def test_a_broken_line_elsewhere_is_an_error_that_names_file_and_line(
+    run_dir: Path, broken: bytes
+) -> None:
+    path = run_dir / VISITS_FILE
+    path.write_bytes(path.read_bytes() + broken + path.read_bytes())
+    with (
+        pytest.raises(UsageError, match=r"visits\.jsonl line 2 is not a JSON object"),
+        open_run_directory(run_dir, resume=True),
+    ):
+        pass
+
+
+def test_two_sweeps_into_one_folder_refuse_each_other(run_dir: Path) -> None:
+    before = (run_dir / RECORDS_FILE).read_bytes()
+    with open_run_directory(run_dir, resume=True):
+        script = (
+            "import sys, pathlib\n"
+            "from attnprof.records import open_run_directory\n"
+            "with open_run_directory(pathlib.Path(sys.argv[1]), resume=True): pass\n"
+        )
+        second = subprocess.run(
+            [sys.executable, "-c", script, str(run_dir)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert second.returncode != 0
+    assert "another sweep is writing" in second.stderr
+    assert (run_dir / RECORDS_FILE).read_bytes() == before
+    with open_run_directory(run_dir, resume=True):
+        pass
+
+
+def test_a_run_is_not_overwritten(run_dir: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="holds a run already") as caught,
+        open_run_directory(run_dir),
+    ):
+        pass
+    assert "--resume" in caught.value.fix
+    assert len(read_run(run_dir).records) == 2
+
+
+def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="holds no run to resume"),
+        open_run_directory(tmp_path / "none", resume=True),
+    ):
+        pass
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_run_that_did_not_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RuntimeError),
+        open_run_directory(tmp_path / "runs" / "one"),
+    ):
+        raise RuntimeError("no such device")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"device": "cpu"}, "device: synthetic then, cpu now"),
+        ({"plan": {"budget_s": 3.0}}, "plan.budget_s: 2.0 then, 3.0 now"),
+        ({"fingerprint": {"kind": "cuda"}}, "fingerprint.kind: cpu then, cuda now"),
+        ({"workloads": ["a", "c"]}, "workloads: without c, with b besides"),
+        ({"seed": 1}, "seed: 0 then, 1 now"),
+    ],
+)
+def test_resuming_under_other_conditions_is_refused_naming_them(
+    run_dir: Path, changed: dict[str, object], said: str
+) -> None:
+    before = (run_dir / RUN_FILE).read_bytes()
+    with (
+        open_run_directory(run_dir, resume=True) as directory,
+        pytest.raises(CannotMeasureError) as caught,
+    ):
+        directory.start({**HEADER, **changed})
+    assert said in caught.value.problem
+    assert (run_dir / RUN_FILE).read_bytes() == before
+
+
+def test_a_run_of_another_format_is_refused(run_dir: Path) -> None:
+    (run_dir / RUN_FILE).write_text('{"format": 99}')
+    with pytest.raises(UsageError, match="has format 99"):
+        read_run(run_dir)
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with (
+        pytest.raises(UsageError, match="cannot write to"),
+        open_run_directory(tmp_path / "file" / "run"),
+    ):
+        pass
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits are those of POSIX")
+def test_a_full_disk_leaves_every_earlier_line_intact_and_no_half_line(tmp_path: Path) -> None:
+    """The limit on file size makes the last write a short one, as a full disk does."""
+    script = (
+        "import pathlib, resource, signal, sys\n"
+        "from attnprof.records import open_run_directory\n"
+        "with open_run_directory(pathlib.Path(sys.argv[1])) as directory:\n"
+        "    directory.start({})\n"
+        "    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))\n"
+        "    for i in range(100):\n"
+        "        directory.add_record({'number': i, 'padding': 'x' * 100})\n"
+    )
+    run_dir = tmp_path / "run"
+    filled = subprocess.run(
+        [sys.executable, "-c", script, str(run_dir)], capture_output=True, text=True, check=False
+    )
+    assert "CannotMeasureError: cannot write" in filled.stderr
+    assert "records.jsonl: File too large" in filled.stderr
+    run = read_run(run_dir)
+    assert run.torn == ()
+    assert [record["number"] for record in run.records] == list(range(len(run.records)))
+    assert len(run.records) > 3
+    with open_run_directory(run_dir, resume=True) as directory:
+        directory.start({})
+        directory.add_record({"number": "next"})
+    assert read_run(run_dir).records[-1] == {"number": "next"}
+
+
+def test_a_header_that_cannot_be_written_leaves_the_old_one(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with open_run_directory(run_dir, resume=True) as directory:
+        directory.start(HEADER)
+        before = (run_dir / RUN_FILE).read_bytes()
+        monkeypatch.setattr("os.fsync", full)
+        with pytest.raises(CannotMeasureError, match="No space left on device"):
+            directory.finish(finished="now")
+    assert (run_dir / RUN_FILE).read_bytes() == before
+    assert {path.name for path in run_dir.iterdir()} >= {RUN_FILE, RECORDS_FILE}
+    assert not list(run_dir.glob("*.tmp"))
