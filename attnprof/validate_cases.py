@@ -9,7 +9,7 @@ from typing import Any
 
 from attnprof.errors import UsageError
 from attnprof.serving_cases.case import case_of
-from attnprof.serving_cases.terms import Term, terms_of
+from attnprof.serving_cases.terms import Term, rule_terms, terms_of
 
 FORMAT = 1
 MAX_FILE_BYTES = 64 * 1024**2
@@ -27,7 +27,7 @@ GROUPS = {
     "graphs": ("graphs_gib",),
     "budget": ("kv_gib_from_parts",),
     "from settings": ("kv_tokens_from_settings", "kv_gib_from_settings"),
-    "verdict": ("fits",),
+    "verdict": ("fits", "starts"),
     "compute buffer": ("graph_mib", "model_gib_from_buffers"),
 }  # fmt: skip
 LIMITS = {"KV relation": 0.005, "weights": 0.05, "from settings": 0.15}
@@ -148,7 +148,8 @@ def validate_serving_cases(path: Path) -> Validation:
             continue
         try:
             case = case_of(line)
-            terms = list(terms_of(case)) if case is not None else []
+            terms = list(rule_terms(line))
+            terms += terms_of(case) if case is not None else []
         except UsageError as error:
             skipped.append((str(line["id"]), error.problem))
             continue
@@ -156,7 +157,7 @@ def validate_serving_cases(path: Path) -> Validation:
             why = f"line {number} makes no sense: {type(error).__name__}: {error}"
             skipped.append((str(line["id"]), why))
             continue
-        if case is None:
+        if case is None and not terms:
             skipped.append((str(line["id"]), "the configuration is not given"))
         elif not terms:
             skipped.append((str(line["id"]), _why_nothing(line)))

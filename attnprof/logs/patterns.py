@@ -122,6 +122,7 @@ SGLANG_SETTINGS = (
 
 LLAMA_CPP = (
     _p("file", rf"file size\s*=\s*{_NUMBER} GiB", GIB),
+    _p("file", rf"file size\s*=\s*{_NUMBER} MiB", MIB),
     _p("file", rf"model size\s*=\s*{_NUMBER} GiB", GIB),
     _p("weights", rf"(?:model )?buffer size =\s*{_NUMBER} MiB", MIB, "sum"),
     _p("kv", rf"llama_kv_cache\w*: size =\s*{_NUMBER} MiB", MIB, "sum"),

@@ -159,6 +159,8 @@ def case_of(row: dict[str, Any]) -> Case | None:
     gpu = gpu_of(str(row.get("gpu") or ""))
     if re.search(r"Metal|TPU", str(row["engine"])):  # plugins that plan windows as full attention
         engine = replace(engine, constants={**engine.constants, "hybrid_groups": False})
+    if re.search(r"CPU|Ascend", str(row["engine"])):
+        engine = replace(engine, constants={**engine.constants, "block_tokens": 128})
     total = row.get("gpu_total_gib")
     if total is None and row["reported"].get("total_bytes"):
         total = row["reported"]["total_bytes"] / GIB

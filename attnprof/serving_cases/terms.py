@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from attnprof.engines import llama_cpp, ollama, sglang, share, vllm
 from attnprof.engines.base import GIB, MemoryPlan
@@ -41,13 +42,25 @@ def terms_of(case: Case) -> list[Term]:
     sources = {
         "vllm": (_vllm_terms,),
         "sglang": (_sglang_terms,),
-        "tensorrt-llm": (_trt_terms,),
+        "tensorrt-llm": (_trt_terms, _share_terms),
         "llama-cpp": (_llama_terms,),
         "ollama": (_ollama_terms,),
         "tgi": (_token_terms,),
         "lmdeploy": (_token_terms,),
     }[kind]
     return [term for source in sources for term in source(case)]
+
+
+def rule_terms(row: dict[str, Any]) -> Iterator[Term]:
+    """What an engine decides at start-up by its figures alone, whatever the model."""
+    reported, outcome = row["reported"], str(row["reported"].get("outcome", ""))
+    free, total = reported.get("free_at_start_gib"), row.get("gpu_total_gib")
+    share = setting(row["settings"], "gpu_memory_utilization")
+    if free and total and share and row["engine_family"] == "vLLM V1":
+        yield Term("starts", float(free >= share * total), float("refused" not in outcome))
+    held, asked = reported.get("tokens_that_fit"), setting(row["settings"], "max_model_len")
+    if held and asked:
+        yield Term("fits given tokens", float(held >= asked), float("not fit" not in outcome))
 
 
 def _nearest_in(low: float, high: float, reported: float) -> float:
@@ -353,6 +366,15 @@ def _trt_terms(case: Case) -> Iterator[Term]:
                       / pool.bytes_per_block) for sign in (-1, 1)
         ]  # fmt: skip
         yield Term("kv_blocks_given_memory", _nearest_in(edges[0], edges[1], blocks), blocks)
+
+
+def _share_terms(case: Case) -> Iterator[Term]:
+    """TensorRT-LLM's tokens from the settings alone."""
+    logged = case.number("max_tokens")
+    if case.total_is_known and logged is not None:
+        plan = plan_memory(case.deployment)
+        yield Term("kv_tokens_from_settings", plan.kv_tokens, logged,
+                   "the runtime's and the decoder's buffers are assumed")  # fmt: skip
 
 
 def _token_terms(case: Case) -> Iterator[Term]:

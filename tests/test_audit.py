@@ -1,0 +1,209 @@
+"""Start-up logs in the engines' own formats, held against the estimate."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnprof.audit import Audit, audit_file, audit_log, write_profile
+from attnprof.audit_terms import AuditTerm
+from attnprof.engines.profile import engine_named
+from attnprof.errors import UsageError
+from attnprof.logs.lines import decode_log, read_log
+from attnprof.logs.parse import parse_log
+from attnprof.models.spec import ModelSpec
+from attnprof.serving_cases.model import model_of_case
+
+LOGS = Path(__file__).parent / "logs_data"
+GIB, MIB = 2**30, 2**20
+LLAMA_8B = {
+    "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14336, "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}  # fmt: skip
+LLAMA_3B = LLAMA_8B | {
+    "num_hidden_layers": 28, "hidden_size": 3072, "num_attention_heads": 24,
+    "intermediate_size": 8192, "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN_7B = LLAMA_8B | {
+    "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 151936,
+    "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+def _model(config: dict[str, Any], name: str = "llama") -> ModelSpec:
+    return model_of_case(config, name, {})
+
+
+def _terms(audit: Audit) -> dict[str, AuditTerm]:
+    return {term.term: term for term in audit.terms}
+
+
+def _audit(name: str, config: dict[str, Any] | None, **choices: Any) -> Audit:
+    model = _model(config) if config else None
+    return audit_file(LOGS / f"{name}.log", model=model, **choices)
+
+
+def test_a_vllm_log_with_colours_ranks_and_progress_bars_is_explained() -> None:
+    audit = _audit("vllm-0.19-llama-8b-tp4", LLAMA_8B)
+    assert audit.log.engine == "vllm"
+    assert audit.log.settings["version"] == "0.19.0"
+    assert audit.log.settings["tp"] == "4"
+    terms = _terms(audit)
+    assert terms["kv"].logged == pytest.approx(67.44 * GIB), "the least of the ranks"
+    wanted = ("weights", "activation", "runtime", "kv", "tokens", "tokens given kv",
+              "concurrency given kv", "kv given parts")  # fmt: skip
+    for name in wanted:
+        error = terms[name].relative_error
+        assert error is not None
+        assert abs(error) < 0.01, name
+    assert audit.off == "graphs", "they scatter; nothing else is off"
+    assert audit.missing == ("gpu",)
+
+
+def test_a_v0_log_that_failed_is_explained_and_its_outcome_kept() -> None:
+    audit = _audit("vllm-0.6.4-llama-8b-3090-fail", LLAMA_8B)
+    terms = _terms(audit)
+    assert terms["cpu_blocks"].relative_error == 0
+    assert terms["blocks given kv"].relative_error == 0
+    assert terms["peak_torch"].predicted == pytest.approx(17.98 * GIB, rel=0.01)
+    assert terms["blocks"].predicted == pytest.approx(1478, rel=0.03)
+    assert "is larger than the maximum number of tokens" in audit.log.outcomes[0]
+
+
+def test_an_sglang_log_is_explained() -> None:
+    audit = _audit("sglang-llama-8b-24gb", LLAMA_8B, gpu="rtx-3090")
+    terms = _terms(audit)
+    assert terms["weights"].predicted == pytest.approx(15.02 * GIB, rel=0.005)
+    assert terms["kv given tokens"].relative_error == 0
+    tokens_given_memory = terms["tokens given memory"].relative_error
+    assert tokens_given_memory is not None
+    assert abs(tokens_given_memory) < 0.02
+    assert audit.log.settings["utilization"] == "0.879"
+    assert audit.missing == ("version", "gpu")
+
+
+def test_a_tensorrt_llm_log_is_explained() -> None:
+    audit = _audit("tensorrt-llm-qwen1.5-7b", QWEN_7B)
+    terms = _terms(audit)
+    assert terms["kv given tokens"].relative_error == 0
+    assert terms["blocks given memory"].relative_error == 0
+    assert terms["weights"].predicted == pytest.approx(14739 * MIB, rel=0.01)
+    assert audit.deployment is not None
+    assert audit.deployment.total_bytes == pytest.approx(39.39 * GIB)
+
+
+def test_a_llama_cpp_log_describes_its_own_model() -> None:
+    audit = _audit("llama-cpp-gemma-3-270m", None)
+    terms = _terms(audit)
+    assert terms["kv"].predicted == terms["kv"].logged == 42 * MIB
+    assert terms["compute"].relative_error == 0
+    assert audit.deployment is not None
+    assert audit.deployment.model.name == "Gemma 3 270M It"
+
+
+def test_an_ollama_log_is_ollamas_though_it_holds_llama_cpps_lines() -> None:
+    audit = _audit("ollama-llama-3.2-3b", LLAMA_3B)
+    assert audit.log.engine == "ollama"
+    assert audit.log.settings["gpu"] == "NVIDIA GeForce RTX 4090"
+    terms = _terms(audit)
+    assert terms["kv"].predicted == terms["kv"].logged == 448 * MIB
+    assert terms["graph"].relative_error == 0
+
+
+def test_the_term_that_is_off_is_named() -> None:
+    text = (LOGS / "vllm-0.19-llama-8b-tp4.log").read_text(encoding="utf-8")
+    heavier = text.replace("3.77 GiB", "5.77 GiB")
+    assert audit_log(heavier, model=_model(LLAMA_8B)).off == "weights"
+
+
+def test_the_newest_vllm_wording_is_read() -> None:
+    text = """INFO [api_server.py:1] vLLM API server version 0.24.0
+INFO [gpu_worker.py:692] Available KV cache memory: 56.21 GiB
+INFO [kv_cache_utils.py:2464] GPU KV cache size: 460,496 tokens, Maximum concurrency for 131,072 \
+tokens per request: 3.51x
+INFO [gpu_worker.py:955] Free memory on device (78.84/79.25 GiB) on startup. Desired GPU memory \
+utilization is (0.92, 72.91 GiB). Actual usage is 15.26 GiB for consumed memory (weights + \
+non-torch), 1.44 GiB for peak activation, and 0.23 GiB for CUDAGraph memory."""
+    audit = audit_log(text, model=_model(LLAMA_8B))
+    terms = _terms(audit)
+    assert terms["tokens given kv"].relative_error == 0
+    consumed = terms["consumed"].relative_error
+    assert consumed is not None
+    assert abs(consumed) < 0.01
+    assert audit.log.settings["max_model_len"] == "131,072"
+    assert "runtime" not in audit.missing
+
+
+def test_missing_parts_are_said_and_a_model_unknown_is_asked_for() -> None:
+    audit = audit_log("INFO vLLM API server version 0.19.0\n# GPU blocks: 100, # CPU blocks: 9")
+    assert audit.terms == ()
+    assert set(audit.missing) >= {"model", "gpu", "weights", "activation", "graphs"}
+    assert "give --model" in audit.notes[0]
+    document = audit.to_json()
+    assert document["format"] == 1
+    assert document["engine"] == "vllm"
+
+
+def test_figures_of_a_log_cut_short_are_still_held_against_the_estimate() -> None:
+    text = (LOGS / "vllm-0.19-llama-8b-tp4.log").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for end in range(1, len(lines)):
+        audit = audit_log("\n".join(lines[:end]), model=_model(LLAMA_8B))
+        assert {term.term for term in audit.terms} <= set(
+            _terms(_audit("vllm-0.19-llama-8b-tp4", LLAMA_8B))
+        )
+
+
+def test_a_saved_profile_is_used_by_later_estimates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit = _audit("vllm-0.19-llama-8b-tp4", LLAMA_8B)
+    path = write_profile(audit, "vllm-here", tmp_path)
+    assert path == tmp_path / "engines" / "vllm-here.yaml"
+    monkeypatch.setenv("ATTNPROF_PROFILES", str(tmp_path))
+    engine_named.cache_clear()
+    engine = engine_named("vllm-here")
+    assert engine.kind == "vllm"
+    assert engine.version == "0.19.0"
+    assert engine.overheads.runtime_bytes == round(2.13 * GIB)
+    assert engine.overheads.activation_scale == pytest.approx(1, abs=0.01)
+    engine_named.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "vllm"])
+def test_a_profile_gets_no_name_that_leaves_its_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError):
+        write_profile(_audit("vllm-0.19-llama-8b-tp4", LLAMA_8B), name, tmp_path)
+    assert not list(tmp_path.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n\n", "nginx: [notice] start worker processes\n" * 5, "key,value\n1,2\n", "{}"],
+)
+def test_a_log_of_another_program_is_one_error(text: str) -> None:
+    with pytest.raises(UsageError, match="from an engine that is known here"):
+        audit_log(text)
+
+
+def test_a_binary_missing_or_strange_file_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        read_log(tmp_path / "none.log")
+    binary = tmp_path / "x.log"
+    binary.write_bytes(b"\x7fELF\x00\x01" * 50)
+    with pytest.raises(UsageError, match="is binary"):
+        read_log(binary)
+    assert decode_log("vLLM é".encode("utf-16"), "x") == "vLLM é"
+
+
+@given(noise=st.lists(st.text(max_size=120), max_size=20), seed=st.randoms())
+def test_noise_between_lines_changes_no_figure(noise: list[str], seed: Any) -> None:
+    text = (LOGS / "vllm-0.19-llama-8b-tp4.log").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for line in noise:
+        plain = "".join(char for char in line if char.isprintable() and not char.isdigit())
+        lines.insert(seed.randrange(len(lines) + 1), plain)
+    assert parse_log("\n".join(lines)).figures == parse_log(text).figures
