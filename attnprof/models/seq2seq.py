@@ -93,8 +93,9 @@ def build_seq2seq(config: Config, family: Seq2Seq, architecture: str) -> ModelSp
         OUTER_EXTRAS[family.outer_extra](config, outer, hidden_size, decoder_only)
     encoder = () if decoder_only else _stack(config, family, hidden_size, "encoder")
     decoder = () if encoder_only else _stack(config, family, hidden_size, "decoder")
-    # Untied, the library stores a table for each side as well; a checkpoint need not.
-    untied = has_head and not decoder_only and not tied and family.outer_extra != "fsmt"
+    # Untied, the library stores a table for each side as well (T5 apart); checkpoints need not.
+    untied = has_head and not decoder_only and not tied
+    untied = untied and config.model_type not in ("fsmt", "t5", "mt5", "umt5")
     return ModelSpec(
         name="",
         model_type=config.model_type,
