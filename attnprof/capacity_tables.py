@@ -1,0 +1,342 @@
+"""Estimates, grids, audits, validations, GPUs and engines -> the tables that show them."""
+
+from typing import TYPE_CHECKING, Any
+
+from attnprof import units
+from attnprof.render import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from attnprof.audit import Audit
+    from attnprof.engines.profile import EngineProfile
+    from attnprof.estimate import Estimate
+    from attnprof.estimate_grid import Grid
+    from attnprof.gpus import Gpu
+    from attnprof.validate_cases import Validation
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _error(value: float) -> str:
+    return f"{100 * value:+.2f} %"
+
+
+def _price(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def estimate_tables(found: "Estimate") -> list[Table]:
+    """Memory, capacity, latency and what else was tried, of one estimate."""
+    title = (
+        f"{found.deployment.model.name} on {found.deployment.num_gpus} x {found.gpu.title}, "
+        f"{found.deployment.engine.title} {found.deployment.engine.version} (estimated)"
+    )
+    return [
+        _memory_table(found, title),
+        _figures_table(found),
+        _alternatives_table(found),
+    ]
+
+
+def _memory_table(found: "Estimate", title: str) -> Table:
+    plan, how = found.plan, found.provenance
+    parts: list[tuple[str, int, str]] = [
+        ("weights", plan.weight_bytes, "weight_bytes"),
+        ("activations, at their peak", plan.activation_bytes, "activation_bytes"),
+        ("outside torch: context, communication", plan.runtime_bytes, "runtime_bytes"),
+        ("CUDA graphs", plan.graph_bytes, "graph_bytes"),
+        ("KV cache", plan.kv_bytes, "kv_bytes"),
+        ("budget", plan.usable_bytes, "usable_bytes"),
+        ("GPU, as its driver says", found.gpu.memory_bytes, "total_bytes"),
+    ]
+    rows = [
+        {
+            "part": name,
+            "bytes": size,
+            "share": size / found.gpu.memory_bytes,
+            "provenance": how[f"memory_per_gpu.{key}"],
+        }
+        for name, size, key in parts
+    ]
+    return Table(
+        name="memory",
+        title=title,
+        columns=(
+            Column("part", "Memory of one GPU"),
+            Column("bytes", "Size", units.capacity, "right"),
+            Column("share", "Of the GPU", units.percent, "right", 1),
+            Column("provenance", "Is", priority=1),
+        ),
+        rows=tuple(rows),
+        notes=found.notes,
+        alarming=lambda row: row["bytes"] <= 0 and row["part"] == "KV cache",
+    )
+
+
+def _figures_table(found: "Estimate") -> Table:
+    plan, kv, settings = found.plan, found.kv, found.settings
+    context = units.tokens(settings["max_model_len"])
+    figures: list[tuple[str, str, str]] = [
+        ("fits", "yes" if plan.fits else "no", ""),
+        (f"sequences of {context} at once", _number(plan.max_concurrency), ""),
+        ("longest single sequence", f"{plan.max_context_len:,} tokens", ""),
+        ("cache", f"{plan.kv_tokens:,} tokens", f"blocks of {plan.block_tokens}"),
+        ("cache of a token", units.capacity(kv.bytes_per_token), "over all ranks"),
+        (f"cache of {context}", units.capacity(kv.admitted_bytes), "as the engine admits it"),
+        ("  at best", units.capacity(kv.ideal_bytes), "what attention still reads"),
+        ("  ignoring windows", units.capacity(kv.windowless_bytes), "what common formulas say"),
+        ("time to first token", _interval(found.ttft_s.to_json(), units.seconds),
+         f"prompt of {units.tokens(settings['prompt_len'])}; roofline"),
+        ("time per output token", _interval(found.tpot_s.to_json(), units.seconds),
+         f"{settings['batch_size']:,} sequences at once; roofline"),
+        ("output", _interval(found.output_tokens_per_s.to_json(), _number), "tokens/s"),
+        ("limited by", found.binding, ""),
+    ]  # fmt: skip
+    cost = found.cost
+    costs = {
+        "per_hour": "cost of an hour",
+        "per_million_output_tokens": "cost of a million output tokens",
+    }
+    for key, what in costs.items():
+        shown = units.capacity(None) if cost[key] is None else f"{cost[key]:.3g} {cost['currency']}"
+        figures.append((what, shown, "" if cost[key] is None else "by the price list"))
+    return Table(
+        name="capacity",
+        title="What it holds and how fast it can be (computed, not measured)",
+        columns=(
+            Column("what", "What"),
+            Column("value", "Estimate", align="right"),
+            Column("basis", "On what basis", priority=1, wraps=True),
+        ),
+        rows=tuple({"what": a, "value": b, "basis": c} for a, b, c in figures),
+        alarming=lambda row: row["what"] == "fits" and row["value"] == "no",
+    )
+
+
+def _interval(interval: dict[str, float | None], shown: Any) -> str:
+    low, mid, high = (interval[key] for key in ("low", "mid", "high"))
+    if mid is None or low is None or high is None:
+        return units.seconds(None)
+    return f"{shown(mid)} ({shown(low)} to {shown(high)})"
+
+
+def _alternatives_table(found: "Estimate") -> Table:
+    return Table(
+        name="alternatives",
+        title="Each change tried alone",
+        columns=(
+            Column("change", "Change"),
+            Column("fits", "Fits", lambda fits: "yes" if fits else "no"),
+            Column("max_concurrency", "Sequences at once", _number, "right"),
+            Column("gain", "Gain", lambda gain: f"{gain:.2f}x", "right"),
+            Column("max_context_len", "Longest", units.tokens, "right", 1),
+        ),
+        rows=tuple(vars(tried) for tried in found.alternatives),
+    )
+
+
+def grid_table(grid: "Grid") -> Table:
+    """The comparison of a grid, the most sequences first."""
+    rows = sorted(grid.rows(), key=lambda row: -row["max_concurrency"])
+    varied = {name for name in grid.axes if len({row[name] for row in rows}) > 1}
+    shown: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "max_model_len": ("Context", units.tokens), "tp": ("TP", str), "model": ("Model", str),
+        "gpu": ("GPU", str), "engine": ("Engine", str), "kv_dtype": ("KV", str),
+        "quantization": ("Weights", str), "gpu_memory_utilization": ("Utilisation", str),
+        "max_num_seqs": ("Max seqs", str),
+    }  # fmt: skip
+    axes = [
+        Column(name, heading, form, priority=0 if name in varied else 3)
+        for name, (heading, form) in shown.items()
+    ]
+    return Table(
+        name="grid",
+        title=f"{len(grid):,} combinations (estimated)",
+        columns=(
+            *axes,
+            Column("fits", "Fits", lambda fits: "yes" if fits else "no"),
+            Column("max_concurrency", "Sequences at once", _number, "right"),
+            Column("kv_tokens", "KV tokens", _number, "right", 1),
+            Column("weight_bytes", "Weights", units.capacity, "right", 2),
+            Column("kv_bytes", "KV cache", units.capacity, "right", 2),
+        ),
+        rows=tuple(rows),
+        notes=tuple(
+            f"Left out: {', '.join(f'{k} {v}' for k, v in combination.items() if v)}: {reason}."
+            for combination, reason in grid.skipped
+        ),
+        alarming=lambda row: not row["fits"],
+    )
+
+
+def audit_table(audit: "Audit") -> Table:
+    """A log's terms beside their predictions, what is off first."""
+    rows = [term.to_json() for term in audit.terms]
+    rows.sort(key=lambda row: -abs(float(row["relative_error"] or 0)))
+    version = audit.log.settings.get("version", "of a version that the log does not say")
+    notes = list(audit.notes)
+    if audit.missing:
+        notes.append(f"Not found in the log: {', '.join(audit.missing)}.")
+    notes.append(f"Off by most: {audit.off}." if audit.off else "No part of memory is off.")
+    notes.extend(audit.log.outcomes)
+    return Table(
+        name="audit",
+        title=f"Log of {audit.log.engine} {version}, {audit.log.num_lines} lines",
+        columns=(
+            Column("term", "Term"),
+            Column("predicted", "Predicted", _number, "right"),
+            Column("logged", "Logged", _number, "right"),
+            Column("unit", "Unit"),
+            Column("relative_error", "Error", _error, "right"),
+            Column("given", "Predicted from", priority=1),
+        ),
+        rows=tuple(rows),
+        notes=tuple(notes),
+        alarming=lambda row: abs(float(row["relative_error"] or 0)) > 0.05,
+    )
+
+
+def validation_tables(validation: "Validation") -> list[Table]:
+    """Serving cases line by line, what is outside first, and by engine and architecture."""
+    rows = sorted(validation.rows, key=lambda row: not row.is_outside)
+    lines = Table(
+        name="serving_cases",
+        title=f"{len(rows)} figures of serving cases",
+        columns=(
+            Column("id", "Case"),
+            Column("term", "Term"),
+            Column("predicted", "Predicted", _number, "right"),
+            Column("reported", "Reported", _number, "right"),
+            Column("relative_error", "Error", _error, "right"),
+            Column("note", "Why", priority=1, wraps=True),
+        ),
+        rows=tuple(row.to_json() for row in rows),
+        notes=tuple(f"Nothing to predict in {case}: {why}." for case, why in validation.skipped),
+        alarming=lambda row: bool(row["outside"]),
+    )
+    columns = (
+        Column("group", "Figures"),
+        Column("engine_family", "Engine"),
+        Column("architecture_kind", "Architecture"),
+        Column("num_rows", "Number", str, "right"),
+        Column("median_error", "Median error", units.percent, "right"),
+        Column("worst_error", "Worst error", units.percent, "right"),
+        Column("worst_id", "Worst case", priority=1),
+    )
+    strata = [*validation.summary(whole=True), *validation.summary()]
+    summary = Table(
+        name="serving_cases_summary",
+        title="Errors by what, engine and architecture",
+        columns=columns,
+        rows=tuple(
+            stratum.to_json()
+            for stratum in sorted(strata, key=lambda s: (s.group, s.engine_family != "all"))
+        ),
+    )
+    return [lines, summary]
+
+
+def gpus_table(gpus: "Sequence[Gpu]") -> Table:
+    """Every GPU profile in a line."""
+    return Table(
+        name="gpus",
+        title=f"{len(gpus)} GPUs",
+        columns=(
+            Column("name", "Name"),
+            Column("memory_bytes", "Memory", units.capacity, "right"),
+            Column("bandwidth", "Bandwidth", lambda v: units.rate(v, "B/s"), "right"),
+            Column("bfloat16", "bf16", lambda v: units.rate(v, "FLOP/s"), "right", 1),
+            Column("float8", "fp8", lambda v: units.rate(v, "FLOP/s"), "right", 1),
+            Column("link", "Link, each way", lambda v: units.rate(v, "B/s"), "right", 2),
+            Column("power_w", "Power", lambda v: f"{v:g} W", "right", 2),
+            Column("verified", "Figures are", priority=1),
+        ),
+        rows=tuple(
+            {
+                "name": gpu.name,
+                "memory_bytes": gpu.memory_bytes,
+                "bandwidth": gpu.memory_bandwidth_bytes_per_s,
+                "bfloat16": gpu.peak_flops_per_s("bfloat16"),
+                "float8": gpu.peak_flops_per_s("float8_e4m3fn"),
+                "link": gpu.link_bytes_per_s,
+                "power_w": gpu.power_w,
+                "verified": gpu.verified,
+            }
+            for gpu in gpus
+        ),
+    )
+
+
+def gpu_table(gpu: "Gpu") -> Table:
+    """One GPU, key by key."""
+    visible = "assumed from others" if gpu.visible_is_assumed else "as engines log it"
+    rows: list[tuple[str, str, str]] = [
+        ("memory", units.capacity(gpu.memory_bytes), gpu.memory_basis),
+        ("memory that programs see", units.capacity(gpu.visible_memory_bytes), visible),
+        ("memory bandwidth", units.rate(gpu.memory_bandwidth_bytes_per_s, "B/s"), ""),
+        *(
+            (f"dense peak in {dtype}", units.rate(peak, "FLOP/s"), "")
+            for dtype, peak in gpu.dense_flops_per_s.items()
+        ),
+        ("compute units", _or_unknown(gpu.num_compute_units), ""),
+        ("L2 cache", units.capacity(gpu.l2_bytes), ""),
+        ("link, each way", units.rate(gpu.link_bytes_per_s, "B/s"), gpu.link or "none"),
+        ("power", "–" if gpu.power_w is None else f"{gpu.power_w:g} W", ""),
+        ("also called", ", ".join((*gpu.aliases, *gpu.matches)), ""),
+        ("file", str(gpu.path), ""),
+    ]
+    return _key_table("gpu", gpu.title, rows, (f"{gpu.verified}: {gpu.source}",))
+
+
+def engines_table(engines: "Sequence[EngineProfile]") -> Table:
+    """Every engine profile in a line."""
+    return Table(
+        name="engines",
+        title=f"{len(engines)} engines",
+        columns=(
+            Column("name", "Name"),
+            Column("title", "Engine"),
+            Column("version", "Version assumed"),
+            Column("source", "Source", wraps=True),
+        ),
+        rows=tuple(
+            {key: getattr(engine, key) for key in ("name", "title", "version", "source")}
+            for engine in engines
+        ),
+    )
+
+
+def engine_table(engine: "EngineProfile") -> Table:
+    """One engine at one version: each constant and the release that brought it."""
+    rows = [
+        (key, str(value), engine.sources.get(key, "")) for key, value in engine.constants.items()
+    ]
+    rows += [
+        (f"audited {key}", str(value), "a log")
+        for key, value in vars(engine.overheads).items()
+        if value is not None
+    ]
+    return _key_table("engine", f"{engine.title} {engine.version}", rows, (engine.source,))
+
+
+def _or_unknown(value: object) -> str:
+    return "–" if value is None else str(value)
+
+
+def _key_table(
+    name: str, title: str, rows: list[tuple[str, str, str]], notes: tuple[str, ...]
+) -> Table:
+    return Table(
+        name=name,
+        title=title,
+        columns=(
+            Column("key", "What"),
+            Column("value", "Value", wraps=True),
+            Column("basis", "Basis", priority=1, wraps=True),
+        ),
+        rows=tuple({"key": key, "value": value, "basis": basis} for key, value, basis in rows),
+        notes=notes,
+    )
