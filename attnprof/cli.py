@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnprof import __version__
-from attnprof.errors import AttnprofError
+from attnprof.errors import AttnprofError, UsageError
 from attnprof.render import OutputFormat
 
 if TYPE_CHECKING:
@@ -58,15 +58,19 @@ def attnprof(
 @app.command()
 def sweep(
     spec: Annotated[
-        str, typer.Argument(help="A sweep by name (attnprof show sweeps), or a YAML file.")
-    ] = "quick",
+        str | None,
+        typer.Argument(
+            help="A sweep by name (attnprof show sweeps), or a YAML file. Left out: 'quick', or "
+            "the typed axes alone where there are any.",
+        ),
+    ] = None,
     axis: Annotated[
         list[str] | None,
         typer.Option(
             "--axis",
             metavar="NAME=VALUES",
-            help="Replace an axis of every group: seq_len=512..8192x2, backend=eager,flash, "
-            "heads=4..16+4. May be repeated; attnprof show axes lists them.",
+            help="An axis, in place of that of each group: seq_len=512..8192x2, heads=4..16+4, "
+            "backend=eager,flash. May be repeated; attnprof show axes lists them.",
         ),
     ] = None,
     seq_len: Annotated[
@@ -131,7 +135,6 @@ def sweep(
     Writes a run directory with records.jsonl, results.csv, fit.json and report.md.
     """
     from attnprof import session
-    from attnprof.units import parse_seconds
 
     short = {
         "seq_len": seq_len, "batch_size": batch_size, "heads": heads, "kv_heads": kv_heads,
@@ -146,8 +149,8 @@ def sweep(
         threads=threads,
         output=output,
         resume=resume,
-        budget_s=None if budget is None else parse_seconds(budget),
-        timeout_s=parse_seconds(timeout),
+        budget_s=None if budget is None else _some_time("budget", budget),
+        timeout_s=_some_time("timeout", timeout),
         interval=interval,
         seed=seed,
         allocator=allocator,
@@ -174,6 +177,15 @@ def sweep(
         raise typer.Exit(EXIT_INTERRUPTED)
     if not outcome.any_ok:
         raise typer.Exit(EXIT_CANNOT)
+
+
+def _some_time(name: str, text: str) -> float:
+    from attnprof.units import parse_seconds
+
+    time_s = parse_seconds(text)
+    if time_s <= 0:
+        raise UsageError(f"--{name} {text} is no time", "write 200ms, 90s or 5m")
+    return time_s
 
 
 @contextmanager

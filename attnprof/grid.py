@@ -207,18 +207,12 @@ def expand(
         UsageError: An unknown axis or value, a product of more than ``MAX_WORKLOADS``, or a grid
             in which nothing makes sense.
     """
-    replaced = {
-        axis.name: parse_values(axis, given)
-        for axis, given in ((axis_named(key), given) for key, given in (overrides or {}).items())
-    }
+    typed = _parsed(overrides or {})
     workloads: dict[Workload, None] = {}
     skipped: dict[Skipped, None] = {}
     for group, given in groups.items():
         try:
-            values = {
-                axis.name: parse_values(axis, given)
-                for axis, given in ((axis_named(key), given) for key, given in given.items())
-            } | replaced
+            values = _overridden(_parsed(given), typed)
             if "all" in values.get("backend", ()):
                 values["backend"] = backends
             num_combinations = math.prod(len(choices) for choices in values.values())
@@ -237,9 +231,28 @@ def expand(
             else:
                 workloads.setdefault(made)
     if not workloads:
-        reason = next(iter(skipped)).reason if skipped else "no group has any axis"
+        reason = next(iter(skipped)).reason if skipped else "no group has that phase"
         raise UsageError(f"nothing to run: {reason}", "change the axis that it names")
     return Grid(name, tuple(workloads), tuple(skipped))
+
+
+def _parsed(given: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    axes = {axis_named(name): values for name, values in given.items()}
+    return {axis.name: parse_values(axis, values) for axis, values in axes.items()}
+
+
+def _overridden(
+    group: dict[str, tuple[Any, ...]], typed: dict[str, tuple[Any, ...]]
+) -> dict[str, tuple[Any, ...]]:
+    """The axes of a group with the typed ones in place of its own.
+
+    Typed phases choose among those that a group names: they do not turn a decode's axes into a
+    prefill's. A group without any of them has no value left on that axis, and so no workload.
+    """
+    chosen = dict(typed)
+    if "phase" in group and "phase" in typed:
+        chosen["phase"] = tuple(phase for phase in group["phase"] if phase in typed["phase"])
+    return group | chosen
 
 
 def _workload(chosen: dict[str, Any], cache_regime: str) -> Workload | Skipped:

@@ -26,13 +26,14 @@ from attnprof.render import Table
 from attnprof.workload import Workload, checked
 
 RUNS_DIR = Path("attnprof-runs")
+TYPED = "typed"  # the name of a sweep that is typed axes and nothing else
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """The command line of ``sweep``, parsed."""
 
-    spec: str = "quick"
+    spec: str | None = None
     axes: dict[str, Any] = field(default_factory=dict)
     device: str = "auto"
     threads: int | None = None
@@ -124,15 +125,7 @@ def _device_kind(device: str) -> str:
 
 
 def _grid(asked: Asked, kind: str) -> Grid:
-    path = Path(asked.spec)
-    if path.suffix in (".yaml", ".yml") or os.sep in asked.spec:
-        content, where = read_yaml(path), str(path)
-    elif asked.spec not in list_profiles("sweeps"):
-        known = list_profiles("sweeps")
-        raise UsageError(f"unknown sweep {asked.spec!r}", nearest(asked.spec, known))
-    else:
-        content, where = load_profile("sweeps", asked.spec), f"sweep {asked.spec!r}"
-    name, groups = sweep_groups(content, where)
+    name, groups = _groups(asked)
     backends = tuple(
         backend.name
         for backend in BACKENDS.values()
@@ -142,8 +135,22 @@ def _grid(asked: Asked, kind: str) -> Grid:
     return expand(name, groups, asked.axes, backends, regime)
 
 
+def _groups(asked: Asked) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The groups of the named sweep; where none is named, the typed axes alone, else ``quick``."""
+    if asked.spec is None and asked.axes:
+        return TYPED, {TYPED: {}}
+    spec = asked.spec or "quick"
+    path = Path(spec)
+    if path.suffix in (".yaml", ".yml") or os.sep in spec:
+        return sweep_groups(read_yaml(path), str(path))
+    known = list_profiles("sweeps")
+    if spec not in known:
+        raise UsageError(f"unknown sweep {spec!r}", nearest(spec, known))
+    return sweep_groups(load_profile("sweeps", spec), f"sweep {spec!r}")
+
+
 def _names_grid(asked: Asked) -> bool:
-    return bool(asked.axes) or asked.spec != "quick"
+    return bool(asked.axes) or asked.spec is not None
 
 
 def _resumed_grid(run_dir: Path) -> Grid:
@@ -175,7 +182,8 @@ def _resumed_dir(asked: Asked) -> Path:
 
 def _new_dir(asked: Asked) -> Path:
     """A folder named after the time and the sweep, which no run has yet."""
-    stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{Path(asked.spec).stem}"
+    name = Path(_groups(asked)[0]).stem if asked.spec is None else Path(asked.spec).stem
+    stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{name}"
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         path = RUNS_DIR / f"{stem}{suffix}"
         if not path.exists():

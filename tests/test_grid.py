@@ -157,3 +157,15 @@ def test_the_devices_cache_regime_is_that_of_workloads_which_name_none() -> None
     groups = {"a": {"seq_len": 64}, "b": {"seq_len": 64, "cache_regime": "warm"}}
     grid = expand("t", groups, cache_regime="cold")
     assert [w.cache_regime for w in grid.workloads] == ["cold", "warm"]
+
+
+def test_typed_phases_choose_among_the_groups() -> None:
+    groups: dict[str, dict[str, Any]] = {
+        "a": {"phase": "prefill", "seq_len": 64},
+        "b": {"phase": ["decode", "kv-growth"], "seq_len": 128, "num_layers": 4},
+        "c": {"seq_len": 256},
+    }
+    decodes = expand("t", groups, {"phase": "decode"})
+    assert [(w.phase, w.kv_len) for w in decodes.workloads] == [("decode", 128), ("decode", 256)]
+    with pytest.raises(UsageError, match="no group has that phase"):
+        expand("t", {"a": groups["a"]}, {"phase": "decode"})
