@@ -154,7 +154,10 @@ def test_a_product_is_counted_before_it_is_made() -> None:
 
 
 def test_the_devices_cache_regime_is_that_of_workloads_which_name_none() -> None:
-    groups = {"a": {"seq_len": 64}, "b": {"seq_len": 64, "cache_regime": "warm"}}
+    groups: dict[str, dict[str, Any]] = {
+        "a": {"seq_len": 64},
+        "b": {"seq_len": 64, "cache_regime": "warm"},
+    }
     grid = expand("t", groups, cache_regime="cold")
     assert [w.cache_regime for w in grid.workloads] == ["cold", "warm"]
 
