@@ -21,7 +21,9 @@ def spellings(name: str) -> list[str]:
     'llama-3.3-70b'
     """
     plain = _COMMENT.sub("", name).strip().rsplit("/", 1)[-1].lower().replace(" ", "-")
-    plain = plain.removeprefix("meta-").removesuffix(".gguf")
+    plain = plain.removesuffix(".gguf")
+    for maker in ("meta-", "nvidia-"):
+        plain = plain.removeprefix(maker)
     found = [plain]
     while (shorter := _SUFFIX.sub("", found[-1])) != found[-1]:
         found.append(shorter)
@@ -37,6 +39,37 @@ def known_model(name: str) -> ModelSpec | None:
     if "/" in hub_id and _is_listed(hub_id):
         return load_model(hub_id)
     return None
+
+
+def model_of_shape(
+    num_layers: int, hidden_size: int, vocab_size: int, heads: tuple[int, int]
+) -> ModelSpec | None:
+    """The one model of the profiles with these sizes; None when there is none, or several.
+
+    Fine-tunes go by other names and keep the shape.
+    """
+    layers = re.compile(rf"\b(?:num_hidden_layers|n_layers?|num_layers): {num_layers}\b")
+    width = re.compile(rf"\b(?:hidden_size|n_embd|d_model): {hidden_size}\b")
+    found: list[ModelSpec] = []
+    for name in list_profiles("models"):
+        path = find_profile("models", name)
+        text = path.read_text(encoding="utf-8") if path is not None else ""
+        if not (layers.search(text) and width.search(text)):
+            continue
+        spec = load_model(name)
+        attention = next((la.attention for la in spec.layers if la.attention is not None), None)
+        if (
+            attention is not None
+            and spec.vocab_size == vocab_size
+            and heads
+            == (
+                attention.num_q_heads,
+                attention.num_kv_heads,
+            )
+        ):
+            found.append(spec)
+    counts = {spec.num_params for spec in found}
+    return found[0] if len(counts) == 1 else None
 
 
 def _is_listed(hub_id: str) -> bool:

@@ -94,11 +94,15 @@ class Validation:
     rows: tuple[ValidationRow, ...]
     skipped: tuple[tuple[str, str], ...]
 
-    def summary(self, *, whole: bool = False) -> list[Stratum]:
-        """Median and worst error by engine family, kind and group; ``whole`` by group alone."""
+    def summary(self, *, whole: bool = False, noted: bool = True) -> list[Stratum]:
+        """Median and worst error by engine family, kind and group; ``whole`` by group alone.
+
+        Without ``noted``, of the figures alone that nothing is said against: those that the line
+        and the rules describe completely.
+        """
         strata: dict[tuple[str, str, str], list[ValidationRow]] = {}
         for row in self.rows:
-            if row.relative_error is None:
+            if row.relative_error is None or (row.note and not noted):
                 continue
             family, kind = ("all", "all") if whole else (row.engine_family, row.architecture_kind)
             strata.setdefault((family, kind, row.group), []).append(row)
@@ -112,6 +116,9 @@ class Validation:
             "skipped": [{"id": case, "why": why} for case, why in self.skipped],
             "summary": [stratum.to_json() for stratum in self.summary()],
             "overall": [stratum.to_json() for stratum in self.summary(whole=True)],
+            "overall_described": [
+                stratum.to_json() for stratum in self.summary(whole=True, noted=False)
+            ],
         }
 
 

@@ -85,13 +85,16 @@ def forward_bytes(deployment: Deployment) -> float:
         T · s · (3 · I / tp + c · H)
 
     The FFN's gate and up projections and their product are alive together, beside c hidden
-    states; pipeline stages also hold the two that they receive. Chunked prefill bounds T.
+    states; pipeline stages also hold the two that they receive. A layer of experts has their
+    caches instead, where these are given back. Chunked prefill bounds T.
     """
-    spec = deployment.model
-    tokens = max_num_batched_tokens(deployment)
-    copies = deployment.engine.number("forward_hidden_copies") + (2 if deployment.pp > 1 else 0)
-    width = 3 * dense_ffn_width(spec) / deployment.tp + copies * spec.hidden_size
-    return tokens * deployment.dtype_bytes * width
+    spec, engine = deployment.model, deployment.engine
+    tokens = max_num_batched_tokens(deployment) * deployment.dtype_bytes
+    copies = engine.number("forward_hidden_copies") + (2 if deployment.pp > 1 else 0)
+    ffn = tokens * 3 * dense_ffn_width(spec) / deployment.tp
+    if engine.text("moe_workspace") == "transient":
+        ffn = max(ffn, expert_cache_bytes(deployment))
+    return tokens * copies * spec.hidden_size + ffn
 
 
 def dense_ffn_width(spec: ModelSpec) -> int:
@@ -118,6 +121,22 @@ def expert_workspace_bytes(deployment: Deployment) -> float:
     Source:
         The two workspaces of vLLM's Triton experts; four logs of 0.19 within 0.02 GiB.
     """
+    routed, width = _routed_bytes(deployment)
+    hidden = deployment.model.hidden_size
+    return routed * (max(width, hidden) + max(2 * width, hidden))
+
+
+def expert_cache_bytes(deployment: Deployment) -> float:
+    """What older versions hold while experts run: gate and up, product, and output. [bytes]
+
+    T · k · s · (3 · I + H)
+    """
+    routed, width = _routed_bytes(deployment)
+    return routed * (3 * width + deployment.model.hidden_size)
+
+
+def _routed_bytes(deployment: Deployment) -> tuple[float, float]:
+    """T · k · s, 0 without experts whose kernels keep copies, and an expert's width on a rank."""
     spec = deployment.model
     down = [
         matrix
@@ -126,11 +145,10 @@ def expert_workspace_bytes(deployment: Deployment) -> float:
         if matrix.role == "experts" and matrix.out_features == spec.hidden_size
     ]
     if not down or (spec.quantization is not None and spec.quantization.method == "mxfp4"):
-        return 0.0
+        return 0.0, 0.0
     ranks = 1 if deployment.expert_parallel else deployment.tp
-    width, chosen = down[0].in_features / ranks, down[0].active_count
-    tokens = max_num_batched_tokens(deployment) * chosen * deployment.dtype_bytes
-    return tokens * (max(width, spec.hidden_size) + max(2 * width, spec.hidden_size))
+    chosen = down[0].active_count * deployment.dtype_bytes
+    return max_num_batched_tokens(deployment) * chosen, down[0].in_features / ranks
 
 
 def sampler_bytes(deployment: Deployment) -> float:
@@ -158,13 +176,10 @@ def activation_bytes(deployment: Deployment) -> int:
     stage samples, and the others' peak is the forward pass.
     """
     engine, spec = deployment.engine, deployment.model
-    workspace = expert_workspace_bytes(deployment)
     forward = forward_bytes(deployment)
     beside = 0.0
     if engine.text("moe_workspace") == "persistent":
-        beside += workspace
-    else:
-        forward += workspace
+        beside += expert_workspace_bytes(deployment)
     if spec.vision_params and engine.number("forward_hidden_copies") >= 4:
         beside += max_num_batched_tokens(deployment) * spec.hidden_size * deployment.dtype_bytes
     peak = max(forward, sampler_bytes(deployment)) + beside

@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from attnprof.engines.base import GIB, Deployment
 from attnprof.engines.profile import engine_named, version_of_date
 from attnprof.errors import UsageError
 from attnprof.gpus import Gpu, gpu_named
-from attnprof.known_models import known_model
+from attnprof.known_models import known_model, model_of_shape
 from attnprof.models.spec import ModelSpec
 from attnprof.serving_cases.model import model_of_case
 
@@ -129,7 +130,7 @@ def _model(config: dict[str, Any], name: str, settings: dict[str, Any]) -> tuple
     A profile of that name is better than the line's few values, where the two agree.
     """
     described = model_of_case(config, name, settings)
-    known = known_model(name)
+    known = known_model(name) or _same_shape(described)
     shape = (described.num_layers, described.hidden_size)
     if known is not None and (known.num_layers, known.hidden_size) == shape:
         quantization = described.quantization or known.quantization
@@ -143,6 +144,22 @@ def _model(config: dict[str, Any], name: str, settings: dict[str, Any]) -> tuple
         )
     plain = described.model_type not in ("granitemoehybrid", "nemotron_h", "kimi_linear")
     return described, has_widths and plain
+
+
+@cache
+def _known_shape(
+    num_layers: int, hidden_size: int, vocab_size: int, heads: tuple[int, int]
+) -> ModelSpec | None:
+    return model_of_shape(num_layers, hidden_size, vocab_size, heads)
+
+
+def _same_shape(spec: ModelSpec) -> ModelSpec | None:
+    """The known model that a fine-tune of another name has the shape of."""
+    attention = next((la.attention for la in spec.layers if la.attention is not None), None)
+    if attention is None or spec.encoder_layers:
+        return None
+    heads = (attention.num_q_heads, attention.num_kv_heads)
+    return _known_shape(spec.num_layers, spec.hidden_size, spec.vocab_size, heads)
 
 
 def case_of(row: dict[str, Any]) -> Case | None:

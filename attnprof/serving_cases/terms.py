@@ -101,6 +101,8 @@ def _weights_term(case: Case) -> Iterator[Term]:
         notes.append("quantised: the scheme is inferred from its name")
     if _has_towers(case) and not model.vision_params:
         notes.append("towers are not in the case's configuration")
+    if case.row["settings"].get("enable_lora"):
+        notes.append("the adapters' buffers come on top")
     if case.row.get("note") and "weights" in str(case.row["note"]):
         notes.append(str(case.row["note"]))
     predicted = rank_weight_bytes(case.deployment) / GIB if case.weights_are_described else None
@@ -120,6 +122,8 @@ def _vllm_terms(case: Case) -> Iterator[Term]:
     yield from _weights_term(case)
     if (peak := case.number("activation_peak_gib")) is not None and case.weights_are_described:
         note = "the log's rank does not sample" if deployment.pp > 1 else ""
+        if deployment.engine.at_least("0.20"):
+            note = "what the sampler takes after 0.19 is not described"
         yield Term("activation_gib", vllm.activation_bytes(deployment) / GIB, peak, note)
     if (runtime := case.number("non_torch_gib")) is not None:
         yield Term("runtime_gib", vllm.runtime_bytes(deployment) / GIB, runtime)
