@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from attnprof import units
 from attnprof.backends.support import unsupported_reason
-from attnprof.theory.summary import held_bytes, theory_of, timed_step
+from attnprof.theory.memory import mask_bytes, peak_activation_bytes
+from attnprof.theory.summary import held_bytes, theory_of
 from attnprof.workload import Workload
 
 # Shares of the roof that kernels were seen to reach (float32, two cores, n = 1024). They serve
@@ -15,6 +17,7 @@ from attnprof.workload import Workload
 SHARE_OF_ROOF = {"eager": 0.12, "math": 0.12}
 USUAL_SHARE_OF_ROOF = 0.4
 CALL_OVERHEAD_S = 20e-6
+FREE_SHARE = 0.9  # of the free memory, that a workload may be predicted to need
 
 # Until a sweep has measured this machine: one core of a server, and a mid-range accelerator.
 ASSUMED_CPU_CORE = {"copy_bytes_per_s": 1e10, "flops_per_s": 5e10}
@@ -30,12 +33,9 @@ class Forecast:
     bytes_moved: int
     held_bytes: int  # queries, keys and values
     peak_activation_bytes: int | None
+    needed_bytes: int  # both, and masks
     call_s: float  # of one call, a guess
     problem: str | None  # why it will not run
-
-    @property
-    def needed_bytes(self) -> int:
-        return self.held_bytes + (self.peak_activation_bytes or 0)
 
 
 def forecast(
@@ -65,35 +65,56 @@ def _forecast_one(
     free_bytes: int | None,
 ) -> Forecast:
     theory = theory_of(workload, device_kind, threads, ceilings)
-    needed = held_bytes(workload) + (theory["theory_peak_activation_bytes"] or 0)
-    problem = unsupported_reason(workload, device_kind)
-    if problem is None and free_bytes is not None and needed > 0.9 * free_bytes:
-        problem = f"needs {needed:,} bytes, {free_bytes:,} are free"
+    needed = needed_bytes(workload, device_kind, threads)
     return Forecast(
         workload=workload,
         flops=theory["flops"],
         bytes_moved=theory["bytes_moved"],
         held_bytes=held_bytes(workload),
         peak_activation_bytes=theory["theory_peak_activation_bytes"],
-        call_s=_call_s(workload, theory, ceilings),
-        problem=problem,
+        needed_bytes=needed,
+        call_s=expected_call_s(workload, device_kind, threads, ceilings),
+        problem=unsupported_reason(workload, device_kind) or memory_problem(needed, free_bytes),
     )
 
 
-def _call_s(workload: Workload, theory: dict[str, Any], ceilings: dict[str, Any]) -> float:
-    """Seconds of one call: the roofline's at the share of it that such kernels reach."""
+def needed_bytes(workload: Workload, device_kind: str, threads: int) -> int:
+    """What theory says a workload holds and makes; what it cannot say is not counted. [bytes]"""
+    peak = peak_activation_bytes(workload, device_kind, threads)
+    return held_bytes(workload) + mask_bytes(workload) + (peak or 0)
+
+
+def memory_problem(needed: int, free_bytes: int | None) -> str | None:
+    """Why so many bytes will not be had, or None when they may."""
+    if not free_bytes or needed <= FREE_SHARE * free_bytes:
+        return None
+    return (
+        f"needs {units.capacity(needed)}, more than {FREE_SHARE:.0%} of the "
+        f"{units.capacity(free_bytes)} that are free"
+    )
+
+
+def expected_call_s(
+    workload: Workload, device_kind: str, threads: int, ceilings: dict[str, Any]
+) -> float:
+    """A guess at the seconds of one call, of a kv-growth workload of its whole growth.
+
+    The roofline's time at the share of it that such kernels reach, and an overhead for each layer.
+    """
+    theory = theory_of(workload, device_kind, threads, ceilings)
     roofline_s = theory["theory_s"]
-    if roofline_s is None:  # this dtype was never multiplied here: half the work at float32's rate
-        float32 = ceilings["matmul"]["float32"]["flops_per_s"]
-        roofline_s = max(
-            theory["flops"] / float32, theory["bytes_moved"] / ceilings["copy_bytes_per_s"]
-        )
+    if roofline_s is None:  # this dtype was never multiplied here: at float32's rate, then
+        roofline_s = theory_of(
+            replace(workload, dtype="float32"),
+            device_kind,
+            threads,
+            ceilings
+            if "float32" in ceilings.get("matmul", {})
+            else assumed_ceilings(device_kind, threads),
+        )["theory_s"]
     share = SHARE_OF_ROOF.get(workload.backend, USUAL_SHARE_OF_ROOF)
     call_s: float = CALL_OVERHEAD_S * workload.num_layers + roofline_s / share
-    if workload.phase == "kv-growth":
-        step = timed_step(workload)
-        return call_s * (workload.kv_len - (workload.start_len or 0)) if step else call_s
-    return call_s
+    return call_s * (workload.kv_len - workload.start_len) if workload.start_len else call_s
 
 
 def assumed_ceilings(device_kind: str, threads: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from zlib import crc32
 
 from attnprof import __version__
 from attnprof.errors import CannotMeasureError
+from attnprof.forecast import expected_call_s, memory_problem, needed_bytes
 from attnprof.measure import Next, Plan, Progress, Visit, plan_for, step_samples
 from attnprof.medians import Interval
 from attnprof.recording import Conditions, make_record, unmeasured_record
@@ -31,7 +32,6 @@ from attnprof.workload import Workload
 BATCH_S = 60.0
 KEPT_WORKERS = 4  # where workers are not forked, so many stay, each with its own device context
 MAX_PHASE_S = 600.0
-FREE_SHARE = 0.9  # of the free memory, that a workload may be predicted to need
 DRIFT_SHARE = 0.05
 FEWEST_RULERS = 6
 SHARE_FROM_S = 1e-3  # calls shorter than this are not counted in the share of timed wall time
@@ -189,16 +189,14 @@ def _stop_wishes() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def expected_s(workload: Workload, plan: Plan, theory_s: float | None = None) -> float:
+def expected_s(workload: Workload, plan: Plan, call_s: float) -> float:
     """About how long a workload will take, for plans and for the time left. [s]
 
-    Kernels reach a third of the roofline, say; where no roof is known a call takes 10 ms, say.
+    Args:
+        call_s: Of one call, of a kv-growth workload of a whole growth; a guess.
     """
-    call_s = 3 * theory_s if theory_s else 0.01
-    if workload.phase == "kv-growth" and workload.start_len is not None:
-        call_s *= workload.kv_len - workload.start_len
     sample_s = max(1e-3, call_s)
-    warm_s = min(plan.warmup_s, 7 * sample_s) + call_s
+    warm_s = 0.0 if workload.phase == "kv-growth" else min(plan.warmup_s, 7 * sample_s) + call_s
     timed_s = max(
         min(plan.budget_s, 2 * plan.min_samples * sample_s), min(6 * call_s, 10 * plan.budget_s)
     )
@@ -362,16 +360,13 @@ class _Sweep:
             yield batch
 
     def _expected_s(self, workload: Workload) -> float:
-        return expected_s(workload, self.plan, self._theory_s(workload))
+        return expected_s(workload, self.plan, self._call_s(workload))
 
-    def _theory_s(self, workload: Workload) -> float | None:
-        from attnprof.theory.summary import theory_of
-
+    def _call_s(self, workload: Workload) -> float:
         conditions = self.conditions
-        theory = theory_of(
-            workload, conditions.device_kind, conditions.threads, conditions.ceilings
+        return expected_call_s(
+            workload, conditions.device_kind, conditions.threads or 1, conditions.ceilings
         )
-        return theory["theory_s"]  # type: ignore[no-any-return]
 
     def _round(self, pending: Sequence[Workload], round_: int) -> None:
         """Every pending workload once; groups and the workloads in them in random order."""
@@ -398,21 +393,18 @@ class _Sweep:
         return True
 
     def _prediction(self, workload: Workload) -> tuple[str | None, str | None]:
-        from attnprof.units import capacity
-
         if self.request.prune:
             for failed in self.out_of_memory:
                 if dominates(workload, failed):
                     return "skipped", (
                         f"larger than {failed.workload_id}, which ran out of memory (dominated)"
                     )
-        if self.request.predict_memory and self.free_bytes:
-            needed = _needed_bytes(workload, self.conditions)
-            if needed > FREE_SHARE * self.free_bytes:
-                return "predicted_out_of_memory", (
-                    f"needs {capacity(needed)}, more than {FREE_SHARE:.0%} of the "
-                    f"{capacity(self.free_bytes)} that are free"
-                )
+        if self.request.predict_memory:
+            conditions = self.conditions
+            needed = needed_bytes(workload, conditions.device_kind, conditions.threads or 1)
+            problem = memory_problem(needed, self.free_bytes)
+            if problem is not None:
+                return "predicted_out_of_memory", problem
         return None, None
 
     def _visit(self, workload: Workload, round_: int) -> None:
@@ -480,7 +472,7 @@ class _Sweep:
 
     def _limit_s(self, phase: str, progress: Progress, following: Next) -> float:
         """The plan's own time for a phase, and beyond it the timeout, longer for heavy calls."""
-        call_s = progress.seconds_per_sample or 10 * (self._theory_s(progress.workload) or 0.0)
+        call_s = progress.seconds_per_sample or 3 * self._call_s(progress.workload)
         beyond_s = max(self.request.timeout_s, min(MAX_PHASE_S, 10 * call_s))
         if phase == "warm-up":
             return self.plan.warmup_s + beyond_s
@@ -647,15 +639,6 @@ def timed_share(progresses: Iterable[Progress]) -> float | None:
 def _group(workload: Workload) -> tuple[str, str]:
     """Workloads that one worker serves."""
     return workload.backend, workload.dtype
-
-
-def _needed_bytes(workload: Workload, conditions: Conditions) -> int:
-    """What theory says a workload holds and makes; what it cannot say is not counted."""
-    from attnprof.theory.memory import mask_bytes, peak_activation_bytes
-    from attnprof.theory.summary import held_bytes
-
-    peak = peak_activation_bytes(workload, conditions.device_kind, conditions.threads or 1)
-    return held_bytes(workload) + mask_bytes(workload) + (peak or 0)
 
 
 def _fingerprint(facts: dict[str, Any], device_kind: str) -> dict[str, Any]:
