@@ -1,0 +1,98 @@
+"""Bytes of a model's weights in any dtype or quantisation, scales and zeros included."""
+
+import math
+
+from attnprof.dtypes import dtype_named
+from attnprof.models.spec import Matrix, ModelSpec, Quantization
+
+# Elements and bytes of a block of each of GGML's types.
+GGML_BLOCKS = {
+    "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q4_0": (32, 18), "q4_1": (32, 20),
+    "q5_0": (32, 22), "q5_1": (32, 24), "q8_0": (32, 34), "q2_k": (256, 84), "q3_k": (256, 110),
+    "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210), "q8_k": (256, 292),
+    "iq1_s": (256, 50), "iq1_m": (256, 56), "iq2_xxs": (256, 66), "iq2_xs": (256, 74),
+    "iq2_s": (256, 82), "iq3_xxs": (256, 98), "iq3_s": (256, 110), "iq4_nl": (32, 18),
+    "iq4_xs": (256, 136), "tq1_0": (256, 54), "tq2_0": (256, 66), "mxfp4": (32, 17),
+}  # fmt: skip
+
+
+def matrix_bytes(matrix: Matrix, dtype_bytes: float, quantization: Quantization | None) -> float:
+    """Bytes of a matrix and of what its dequantisation needs. [bytes]
+
+    | method | beside the packed weights |
+    | --- | --- |
+    | fp8 | a float32 a block of ``block_shape``, or one an output row |
+    | int8 | a float32 an output row |
+    | awq, gptq, int4 | a half a group of inputs and row; zeros as wide as a weight if any |
+    | mxfp4 | a byte a group of 32 |
+    | nvfp4 | a byte a group of 16, and a float32 a matrix |
+    | bitsandbytes | a float32 a group of 64; doubly quantised, a byte and a float32 of 256 |
+    | GGML's types | whole blocks a row, each with its scales |
+
+    >>> matrix_bytes(Matrix("up", "ffn", 64, 64), 2, Quantization("mxfp4", 4, 32))
+    2176.0
+    """
+    params = matrix.num_params
+    if quantization is None or matrix.role in quantization.skipped_roles:
+        return params * dtype_bytes
+    if quantization.method in GGML_BLOCKS and quantization.method != "mxfp4":
+        return ggml_bytes(matrix, quantization.method)
+    rows = matrix.out_features * matrix.count
+    packed = params * quantization.bits / 8
+    method = quantization.method
+    if quantization.block_shape is not None:
+        block_rows, block_columns = quantization.block_shape
+        blocks = math.ceil(matrix.out_features / block_rows) * matrix.count
+        return packed + 4 * blocks * math.ceil(matrix.in_features / block_columns)
+    if method in ("fp8", "int8"):
+        return packed + 4 * rows
+    if method == "bitsandbytes" and quantization.bits == 8:
+        return packed + 4 * rows
+    if not quantization.group_size:
+        scale = 2 * rows if method in ("awq", "gptq", "int4") else 0
+        return packed + scale
+    groups = rows * math.ceil(matrix.in_features / quantization.group_size)
+    if method == "mxfp4":
+        return packed + groups
+    if method == "nvfp4":
+        return packed + groups + 4 * matrix.count
+    if method == "bitsandbytes":
+        return packed + (groups + 4 * groups / 256 if quantization.has_zeros else 4 * groups)
+    zeros = groups * quantization.bits / 8 if quantization.has_zeros else 0
+    return packed + 2 * groups + zeros
+
+
+def weight_bytes(
+    spec: ModelSpec, quantization: Quantization | None = None, dtype: str | None = None
+) -> int:
+    """Bytes of a model's weights. [bytes]
+
+    Args:
+        quantization: How they are stored; as the checkpoint's configuration says when None.
+        dtype: What is not quantised; the checkpoint's dtype when None. Given alone, nothing is.
+
+    Draft layers are left out: an engine loads them when it uses them.
+
+    Source:
+        OCP Microscaling Formats 1.0, section 5.3 (MXFP4); the methods' own packing.
+
+    >>> from attnprof.models import load_model
+    >>> round(weight_bytes(load_model("gpt-oss-120b")) / 2**30, 2)
+    60.77
+    """
+    if quantization is None and dtype is None:
+        quantization = spec.quantization
+    dtype_bytes = dtype_named(dtype or spec.dtype).bytes
+    total = sum(matrix_bytes(matrix, dtype_bytes, quantization) for matrix in spec.matrices())
+    counted = sum(matrix.num_params for matrix in spec.matrices())
+    return math.ceil(total + (spec.num_params - counted) * dtype_bytes)
+
+
+def ggml_bytes(matrix: Matrix, ggml_type: str) -> int:
+    """Bytes of a matrix in one of GGML's types, whole blocks a row. [bytes]
+
+    >>> ggml_bytes(Matrix("up", "ffn", 2, 256), "q4_k")
+    288
+    """
+    block, size = GGML_BLOCKS[ggml_type]
+    return matrix.count * matrix.out_features * math.ceil(matrix.in_features / block) * size
