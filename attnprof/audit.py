@@ -86,6 +86,8 @@ def audit_log(
     log = parse_log(text)
     notes: list[str] = []
     missing = [name for name in ("version", "model", "gpu") if name not in log.settings]
+    if "build" in log.settings and "version" in missing:
+        missing.remove("version")
     spec = model or _model_of(log, notes)
     if spec is None:
         wanted = log.settings.get("model")
@@ -212,8 +214,16 @@ def _deployment(
     return deployment
 
 
+WINDOWS_SINCE_BUILD = 5400
+"""llama.cpp's build of May 2025, from which sliding layers keep their window alone."""
+
+
 def _engine_text(log: EngineLog) -> str:
     version = log.settings.get("version", "").lstrip("v")
+    if log.engine == "llama-cpp" and log.settings.get("build", "").isdigit():
+        return (
+            f"llama-cpp@{2025.5 if int(log.settings['build']) >= WINDOWS_SINCE_BUILD else 2024.1}"
+        )
     return f"{log.engine}@{version}" if version[:1].isdigit() else log.engine
 
 

@@ -166,7 +166,8 @@ def _llama_terms(log: EngineLog, deployment: Deployment) -> Iterator[AuditTerm]:
         cells = replace(cells, unified=True)
     yield from _term(log, "kv", llama_cpp.kv_bytes(deployment.model, cells))
     yield from _term(log, "states", llama_cpp.state_bytes(deployment.model, cells))
-    if "file" in log.figures:
+    if "file" in log.figures and not deployment.model.tied_embeddings:
+        # A tied embedding is kept twice: on the GPU as the head, and on the host.
         yield from _term(log, "weights", log.figures["file"], given="log")
     copies = 1 if deployment.model.tied_embeddings else 2
     compute = llama_cpp.compute_bytes(

@@ -102,6 +102,7 @@ def test_a_llama_cpp_log_describes_its_own_model() -> None:
     assert terms["compute"].relative_error == 0
     assert audit.deployment is not None
     assert audit.deployment.model.name == "Gemma 3 270M It"
+    assert audit.missing == ("gpu",)
 
 
 def test_an_ollama_log_is_ollamas_though_it_holds_llama_cpps_lines() -> None:
@@ -111,6 +112,13 @@ def test_an_ollama_log_is_ollamas_though_it_holds_llama_cpps_lines() -> None:
     terms = _terms(audit)
     assert terms["kv"].predicted == terms["kv"].logged == 448 * MIB
     assert terms["graph"].relative_error == 0
+
+
+def test_models_that_logs_name_are_found_among_the_profiles() -> None:
+    assert _audit("sglang-llama-8b-24gb", None).deployment is not None
+    audit = _audit("ollama-llama-3.2-3b", None)
+    assert _terms(audit)["graph"].relative_error == 0
+    assert _audit("tensorrt-llm-qwen1.5-7b", None).deployment is None, "this log names none"
 
 
 def test_the_term_that_is_off_is_named() -> None:

@@ -111,7 +111,8 @@ def plan(deployment: Deployment) -> MemoryPlan:
     concurrency = pages / pages_each if unit else float(slots or 0)
     if slot and slots is not None:
         concurrency = min(concurrency, float(slots))
-    graphs = 0 if deployment.enforce_eager else round(engine.number("graph_bytes"))
+    graphs = round(engine.by_ranks("graph_bytes", deployment.card_size, 1))
+    graphs = 0 if deployment.enforce_eager else graphs
     if engine.overheads.graph_bytes is not None and not deployment.enforce_eager:
         graphs = engine.overheads.graph_bytes
     spare = before - math.floor(before * fraction)

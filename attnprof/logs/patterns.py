@@ -124,7 +124,8 @@ LLAMA_CPP = (
     _p("file", rf"file size\s*=\s*{_NUMBER} GiB", GIB),
     _p("file", rf"file size\s*=\s*{_NUMBER} MiB", MIB),
     _p("file", rf"model size\s*=\s*{_NUMBER} GiB", GIB),
-    _p("weights", rf"(?:model )?buffer size =\s*{_NUMBER} MiB", MIB, "sum"),
+    _p("weights", rf"model buffer size =\s*{_NUMBER} MiB", MIB, "sum"),
+    _p("weights", rf"llm_load_tensors: .*? buffer size =\s*{_NUMBER} MiB", MIB, "sum"),
     _p("kv", rf"llama_kv_cache\w*: size =\s*{_NUMBER} MiB", MIB, "sum"),
     _p("kv", rf"KV self size\s*=\s*{_NUMBER} MiB", MIB),
     _p("states", rf"llama_memory_recurrent: size =\s*{_NUMBER} MiB", MIB, "sum"),
@@ -169,6 +170,7 @@ OLLAMA_SETTINGS = (
     re.compile(r"--parallel (?P<parallel>\d+)"),
     re.compile(r'--kv-cache-type "?(?P<kv_dtype>\w+)'),
     re.compile(r'inference compute.*?name="(?P<gpu>[^"]+)"'),
+    *LLAMA_CPP_SETTINGS,
 )
 
 TENSORRT_LLM = (
