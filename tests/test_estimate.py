@@ -251,3 +251,17 @@ print(json.dumps([sorted(sys.modules), peak]))
     modules, peak_kib = json.loads(done.stdout)
     assert not {"numpy", "torch", "pandas", "scipy", "rich", "typer"} & set(modules)
     assert peak_kib < 60 * 1024
+
+
+def test_an_encoder_keeps_no_cache_and_the_scheduler_bounds_it() -> None:
+    bert = {
+        "model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 768,
+        "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+        "vocab_size": 30522, "max_position_embeddings": 512, "torch_dtype": "float32",
+    }  # fmt: skip
+    found = _estimate(bert)
+    assert found.plan.fits
+    assert found.plan.kv_tokens == found.kv.bytes_per_token == found.kv.admitted_bytes == 0
+    assert found.plan.max_concurrency == 1024
+    assert found.deployment.dtype == "float16", "engines halve float32 unless told"
+    assert _estimate(bert, engine="torch").deployment.dtype == "float32"

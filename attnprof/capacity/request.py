@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from attnprof.dtypes import dtype_named
 from attnprof.engines.base import Deployment
 from attnprof.engines.profile import EngineProfile, engine_named
 from attnprof.engines.quantize import quantized
@@ -80,7 +81,7 @@ def deployment_of(request: EstimateRequest) -> Deployment:
         pp=request.pp,
         dp=dp,
         expert_parallel=request.expert_parallel or (dp > 1 and spec.is_moe),
-        dtype=_dtype(request),
+        dtype=_dtype(request, engine),
         kv_dtype=request.kv_dtype,
         quantization=request.quantization,
         max_model_len=context,
@@ -154,11 +155,15 @@ def _context(request: EstimateRequest) -> int:
     return context
 
 
-def _dtype(request: EstimateRequest) -> str:
-    from attnprof.dtypes import dtype_named
+HALVES_FLOAT32 = ("vllm", "sglang", "tgi", "lmdeploy", "tensorrt-llm")
+"""Engines that load a float32 checkpoint as float16 unless told."""
 
+
+def _dtype(request: EstimateRequest, engine: EngineProfile) -> str:
     if request.dtype in (None, "auto"):
         dtype = request.model.dtype
+        if dtype == "float32" and engine.kind in HALVES_FLOAT32:
+            return "float16"
         return dtype if dtype in ("float16", "bfloat16", "float32") else "bfloat16"
     name = dtype_named(request.dtype or "").name
     if name not in ("float16", "bfloat16", "float32"):
