@@ -15,6 +15,7 @@ CLEAN_DELAY = 0.05  # of a sample's wall time, spent waiting for a core
 CLEAN_SHARE = 0.3
 CLEAN_SAMPLES = 5
 CALM_SHARE = 0.9  # with fewer clean samples than this, CPU time may carry the figure
+FEWEST_FOR_SECOND_LOOK = 10  # also where the first look comes at six
 MAX_GROWTHS = 30
 ACCELERATORS = ("cuda", "rocm", "mps", "xpu")
 
@@ -196,8 +197,8 @@ def figure(pooled: Pooled, target: float) -> Figure:
     Wall time, by its clean samples alone, as long as there are five and they are 30 % of all:
     what makes a sample unclean is the kernel's count of waiting, never the sample's own value.
     Otherwise other work has moved the wall clock, and CPU time stands, ``contended``. So it does
-    where some samples waited, or nobody counted, and wall time misses the target while CPU time
-    meets it or is at least twice as certain.
+    where wall time misses the target that CPU time meets (a hypervisor's neighbours are in no
+    count of waiting), or where some samples waited and CPU time is at least twice as certain.
     """
     if not pooled.wall_s:
         return Figure(NO_INTERVAL, "wall")
@@ -214,7 +215,8 @@ def figure(pooled: Pooled, target: float) -> Figure:
     if not calm:
         return Figure(cpu, "cpu", contended=True)
     waited = pooled.clean_share is None or pooled.clean_share < CALM_SHARE
-    if waited and not wall.meets(target) and (cpu.meets(target) or _twice_as_sure(cpu, wall)):
+    surer = cpu.meets(target) or (waited and _twice_as_sure(cpu, wall))
+    if not wall.meets(target) and surer:
         return Figure(cpu, "cpu", contended=True)
     return Figure(wall, "wall")
 
@@ -282,11 +284,11 @@ class Progress:
         # Looking only now and then keeps the interval honest: whoever looks after every sample
         # stops at a moment when it happens to be narrow.
         looked = len(self.visits) >= self.plan.min_rounds and self.num_samples >= self._look
-        if looked and self.figure.interval.meets(self.plan.target):
-            self.settled = True
-        elif self.num_samples >= self.affordable:
-            self.noisy = not self.figure.interval.meets(self.plan.target)
-            self.settled = not self.noisy or self.num_samples >= self.most
+        self.noisy = not self.figure.interval.meets(self.plan.target)
+        if self.noisy:
+            self.settled = self.num_samples >= self.most
+        else:
+            self.settled = looked or self.num_samples >= self.affordable
         while self._look <= self.num_samples:
             self._look = math.ceil(1.5 * self._look)
 
@@ -303,8 +305,9 @@ class Progress:
     @property
     def most(self) -> int:
         """Samples after which a workload is left noisy: those of the budget, but for a heavy call
-        as many as a light one needs at the least, within ten budgets."""
-        return max(self.affordable, self._within_heavy_budget(self.plan.min_samples))
+        as many as a light one has at its second look, within ten budgets."""
+        second_look = math.ceil(1.5 * max(self.plan.min_samples, FEWEST_FOR_SECOND_LOOK))
+        return max(self.affordable, self._within_heavy_budget(second_look))
 
     def _within_heavy_budget(self, num_samples: int) -> int:
         cost = self.seconds_per_sample
@@ -321,7 +324,9 @@ class Progress:
             rounds = plan.min_rounds
             return Next(math.ceil(plan.min_samples / rounds), plan.budget_s / rounds)
         goal = min(self._look, self.affordable)
-        missing = (goal if goal > self.num_samples else self.most) - self.num_samples
+        if goal <= self.num_samples:
+            goal = min(self._look, self.most)
+        missing = goal - self.num_samples
         rounds_left = max(1, plan.min_rounds - len(self.visits))
         quota = max(1, math.ceil(missing / rounds_left))
         return Next(quota, max(plan.budget_s - self.spent_s, 3 * quota * cost))

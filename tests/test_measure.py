@@ -95,11 +95,20 @@ def test_heavy_calls_get_few_samples(call_s: float, num_samples: int) -> None:
     assert sum(run(progress, lambda: call_s)) == num_samples
 
 
-def test_a_heavy_call_that_is_noisy_at_six_samples_gets_ten() -> None:
+def test_a_heavy_call_that_is_noisy_at_six_samples_gets_two_more_looks() -> None:
     draw = random.Random(3)
     progress = Progress(WORKLOAD, PLAN)
-    assert sum(run(progress, lambda: draw.uniform(0.5, 1.5))) == 10
+    assert run(progress, lambda: draw.uniform(0.5, 1.5)) == [1, 3, 2, 4, 5]
     assert progress.noisy
+
+
+def test_a_heavy_call_that_becomes_steady_is_not_noisy() -> None:
+    draw = random.Random(3)
+    times = iter([1.0, 1.3, 0.8, 1.2, 0.7, 1.0, *(draw.uniform(0.999, 1.001) for _ in range(9))])
+    progress = Progress(WORKLOAD, PLAN)
+    run(progress, lambda: next(times))
+    assert progress.figure.interval.meets(PLAN.target)
+    assert not progress.noisy
 
 
 @given(st.floats(1e-6, 1e3), st.floats(0, 1), st.sampled_from(["cpu", "cuda"]), st.integers(0, 99))
@@ -158,6 +167,17 @@ def test_too_few_clean_samples_leave_cpu_time_contended(num_clean: int, num_wait
 def test_cpu_time_stands_where_some_waited_and_wall_time_misses_the_target() -> None:
     few_clean = pooled(5, 5)  # five are too few for an interval
     assert figure(few_clean, 0.02).clock == "cpu"
+
+
+def test_cpu_time_stands_where_the_kernel_counts_no_wait_but_wall_time_alone_is_unsteady() -> None:
+    draw = random.Random(6)
+    stolen = Pooled(
+        wall_s=tuple(draw.uniform(1.0, 1.5) for _ in range(12)),
+        cpu_s=tuple(draw.uniform(0.99, 1.0) for _ in range(12)),
+        clean=(True,) * 12,
+    )
+    found = figure(stolen, 0.02)
+    assert (found.clock, found.contended) == ("cpu", True)
 
 
 def test_without_a_cpu_clock_wall_time_stands() -> None:
