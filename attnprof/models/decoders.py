@@ -63,7 +63,8 @@ def build_decoder(config: Config, family: Family, architecture: str) -> ModelSpe
         tied_embeddings=has_head and tied,
         max_position_embeddings=config.optional_count("max_position_embeddings"),
         rotary_dim=rotary_dim(config, family, layers),
-        logit_softcap=family.logit_softcap and bool(config.get("final_logit_softcapping", True)),
+        logit_softcap=family.logit_softcap
+        and bool(config.get("final_logit_softcapping", config.get("logits_soft_cap"))),
         notes=window_notes,
     )
 

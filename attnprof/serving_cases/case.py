@@ -187,12 +187,19 @@ def case_of(row: dict[str, Any]) -> Case | None:
     dtype = {"half": "float16"}.get(str(settings.get("dtype")), settings.get("dtype"))
     cache = settings.get("kv_cache_dtype") or settings.get("cache_type") or "auto"
     model, is_described = _model(config, str(row["model"]), settings)
+    tp, dp = int(row.get("tp") or 1), int(setting(settings, "dp") or 1)
+    if kind == "sglang" and dp > 1 and tp % dp == 0:
+        tp //= dp
+    else:
+        dp = 1
     deployment = Deployment(
         model=model,
         engine=engine,
         total_bytes=total_bytes or UNKNOWN_TOTAL_BYTES,
         gpu=gpu,
-        tp=int(row.get("tp") or 1),
+        tp=tp,
+        dp=dp,
+        expert_parallel=dp > 1,
         pp=int(row.get("pp") or 1),
         dtype=str(dtype) if dtype in ("float32", "float16", "bfloat16") else "bfloat16",
         kv_dtype=str(cache).split("/")[0].strip(),

@@ -41,7 +41,7 @@ def terms_of(case: Case) -> list[Term]:
     kind = case.deployment.engine.kind
     sources = {
         "vllm": (_vllm_terms,),
-        "sglang": (_sglang_terms,),
+        "sglang": (_sglang_terms, _sglang_settings_terms),
         "tensorrt-llm": (_trt_terms, _share_terms),
         "llama-cpp": (_llama_terms,),
         "ollama": (_ollama_terms,),
@@ -330,6 +330,22 @@ def _sglang_terms(case: Case) -> Iterator[Term]:
         reported = case.number("ssm_gib") or 0.0
         shown = _nearest_in(reported - HALF_A_PRINTED_DIGIT, reported + HALF_A_PRINTED_DIGIT, held)
         yield Term("state_gib", held, shown)
+
+
+def _sglang_settings_terms(case: Case) -> Iterator[Term]:
+    """SGLang's tokens from the settings alone, each rank's own pool."""
+    tokens = case.number("tokens", "max_total_num_tokens")
+    is_capped = case.row["settings"].get("max_total_tokens") is not None
+    if tokens is None or is_capped or not (case.total_is_known and case.weights_are_described):
+        return
+    plan = plan_memory(case.deployment)
+    notes = []
+    if not case.version_is_known:
+        notes.append("the version is not stated")
+    if case.deployment.model.quantization is not None:
+        notes.append("how the quantised weights are padded and kept is the kernel's")
+    predicted = plan.kv_tokens // case.deployment.dp
+    yield Term("kv_tokens_from_settings", predicted, tokens, "; ".join(notes))
 
 
 def _sglang_windows(case: Case, tokens: float) -> Iterator[Term]:
