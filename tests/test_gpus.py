@@ -97,7 +97,7 @@ def test_the_users_own_folder_is_searched_first(
         ("power_w: 70", "power: 70", "unknown key 'power'.*power_w"),
         ("3.2e+11", "3.2e11", "memory_bandwidth_bytes_per_s is '3.2e11'"),
         ("vendor: NVIDIA", "vendor: [", "is not YAML"),
-        ("verified: recalled", "verified: sure", "verified is 'sure'"),
+        ("verified: partly", "verified: sure", "verified is 'sure'"),
     ],
 )
 def test_a_wrong_profile_is_one_error_that_names_file_key_and_value(
