@@ -9,6 +9,7 @@ from typing import Any
 
 from attnprof import machine
 from attnprof.backends.support import BACKENDS
+from attnprof.devices import DEVICES
 from attnprof.devices.cpu_meters import available_bytes
 from attnprof.devices.environment import default_threads
 from attnprof.errors import CannotMeasureError, UsageError, nearest
@@ -115,11 +116,14 @@ def plan(asked: Asked) -> SweepPlan:
 def _device_kind(device: str) -> str:
     """The kind of device that will be opened, as far as it can be told without torch."""
     name = device.split("?")[0].split(":")[0]
+    if name not in DEVICES:
+        raise UsageError(f"unknown device {device!r}", nearest(name, DEVICES))
     if name == "synthetic":
         return name
     if not machine.has_package("torch"):
         raise CannotMeasureError(
-            "torch is not installed, and sweep measures with it", "pip install 'attnprof[torch]'"
+            "torch is not installed, and attention is measured with it",
+            "pip install 'attnprof[torch]'",
         )
     return machine.likely_device_kind() if name == "auto" else name
 

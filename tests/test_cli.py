@@ -270,8 +270,7 @@ def test_without_torch_a_sweep_says_what_to_install(folder: Path) -> None:
 
 @pytest.mark.torch
 def test_a_device_that_is_not_there_is_named(folder: Path) -> None:
-    import torch
-
+    torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     done = attnprof("sweep", "--device", "cuda", "-q")
@@ -282,6 +281,7 @@ def test_a_device_that_is_not_there_is_named(folder: Path) -> None:
 
 @pytest.mark.torch
 def test_a_real_sweep_on_this_cpu(folder: Path) -> None:
+    pytest.importorskip("torch")
     done = attnprof(
         "sweep", "--device", "cpu", "-q", "-o", "run", "--seq-len", "64,128", "--interval", "0.5",
         "--phase", "prefill,decode", "--backend", "eager,flash", "--layers", "2", "--kv-heads", "2",
@@ -299,6 +299,7 @@ def test_a_real_sweep_on_this_cpu(folder: Path) -> None:
 
 @pytest.mark.torch
 def test_the_doctor_says_what_this_machine_can_tell_apart(folder: Path) -> None:
+    pytest.importorskip("torch")
     done = attnprof("doctor", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert "Self-test: 6 launches" in done.stdout
