@@ -1,15 +1,22 @@
 """The visits of a workload -> its record: figures, memory, and theory beside them."""
 
+import platform
 import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from attnprof import __version__
 from attnprof.devices.base import GrowthPoint
-from attnprof.measure import Figure, Pooled, Progress, Visit, plan_for, pool
+from attnprof.measure import Figure, Plan, Pooled, Progress, Visit, plan_for, pool
 from attnprof.medians import NO_INTERVAL, percentile, tukey_outliers
-from attnprof.records import FORMAT
+from attnprof.records import FORMAT, Run
 from attnprof.workload import Workload
+
+FINGERPRINT_FACTS = (
+    "name", "memory_bytes", "physical_cores", "threads", "governor", "machine", "libc", "torch",
+    "cpu_capability", "torch_parallel", "environment", "driver", "cuda", "rocm", "capability",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +26,17 @@ class Conditions:
     device_kind: str
     threads: int | None = None
     ceilings: dict[str, Any] = field(default_factory=dict)
+
+
+def fingerprint(facts: dict[str, Any], device_kind: str) -> dict[str, Any]:
+    """What makes two runs comparable: the device, and the software that moves its numbers."""
+    return {
+        "attnprof": __version__,
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "kind": device_kind,
+        **{key: facts[key] for key in FINGERPRINT_FACTS if key in facts},
+    }
 
 
 def make_record(progress: Progress, conditions: Conditions) -> dict[str, Any]:
@@ -198,3 +216,33 @@ def _merged(points: list[GrowthPoint]) -> dict[str, Any]:
         "cpu_s": statistics.median(cpu_s) if cpu_s else None,
         "num_growths": len(points),
     }
+
+
+def unfinished_records(run: Run, workloads: Iterable[Workload]) -> list[dict[str, Any]]:
+    """Records of those workloads of a stopped run that had visits and are not done."""
+    conditions = Conditions(**run.header["conditions"])
+    progresses = replayed(run, workloads, Plan(**run.header["plan"]), conditions)
+    done = {record["workload_id"] for record in run.records}
+    return [
+        unfinished_record(progress, conditions)
+        for key, progress in progresses.items()
+        if progress.visits and key not in done
+    ]
+
+
+def unfinished_record(progress: Progress, conditions: Conditions) -> dict[str, Any]:
+    record = make_record(progress, conditions)
+    return {**record, "flags": [*record["flags"], "unfinished"]}
+
+
+def replayed(
+    run: Run | None, workloads: Iterable[Workload], plan: Plan, conditions: Conditions
+) -> dict[str, Progress]:
+    found = {
+        workload.workload_id: Progress(workload, plan, conditions.threads) for workload in workloads
+    }
+    for visit in run.visits if run else ():
+        progress = found.get(visit["workload_id"])
+        if progress is not None and not progress.settled:
+            progress.add(Visit.from_json(visit))
+    return found

@@ -6,13 +6,8 @@ samples of one process are alike, and only another process shows how much.
 """
 
 import contextlib
-import platform
-import random
-import signal
-import statistics
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,28 +19,23 @@ from attnprof.errors import CannotMeasureError
 from attnprof.forecast import expected_call_s, memory_problem, needed_bytes
 from attnprof.measure import Next, Plan, Progress, Visit, plan_for, step_samples
 from attnprof.medians import Interval
-from attnprof.recording import Conditions, make_record, unmeasured_record
+from attnprof.recording import (
+    Conditions,
+    fingerprint,
+    make_record,
+    replayed,
+    unfinished_record,
+    unmeasured_record,
+)
 from attnprof.records import Run, RunDirectory, open_run_directory
+from attnprof.rounds import dominates, drift_notes, timed_share, visiting_order, worker_group
+from attnprof.stopping import stop_wishes
 from attnprof.workers import Launcher, StopRequestedError, Worker, WorkerLostError
 from attnprof.workload import Workload
 
 BATCH_S = 60.0
 KEPT_WORKERS = 4  # where workers are not forked, so many stay, each with its own device context
 MAX_PHASE_S = 600.0
-DRIFT_SHARE = 0.05
-FEWEST_RULERS = 6
-SHARE_FROM_S = 1e-3  # calls shorter than this are not counted in the share of timed wall time
-SIZE_AXES = (
-    "batch_size", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim", "num_layers",
-)  # fmt: skip
-KIND_AXES = (
-    "backend", "phase", "dtype", "kv_dtype", "variant", "window_len", "kv_cache", "scope",
-    "attention", "position",
-)  # fmt: skip
-FINGERPRINT_FACTS = (
-    "name", "memory_bytes", "physical_cores", "threads", "governor", "machine", "libc", "torch",
-    "cpu_capability", "torch_parallel", "environment", "driver", "cuda", "rocm", "capability",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +133,7 @@ def run_sweep(request: SweepRequest, watch: Watcher) -> Outcome:
             made under other conditions.
     """
     with (
-        _stop_wishes() as stop,
+        stop_wishes() as stop,
         open_run_directory(request.run_dir, resume=request.resume, warn=watch.note) as directory,
         contextlib.closing(
             Launcher(
@@ -167,28 +157,6 @@ def run_sweep(request: SweepRequest, watch: Watcher) -> Outcome:
         return sweep.finish()
 
 
-@contextlib.contextmanager
-def _stop_wishes() -> Iterator[threading.Event]:
-    """Set by the first Ctrl-C or SIGTERM; the second one ends the process, and workers with it."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def ask_to_stop(number: int, frame: object) -> None:
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    earlier = {
-        number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stop
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
-
-
 def expected_s(workload: Workload, plan: Plan, call_s: float) -> float:
     """About how long a workload will take, for plans and for the time left. [s]
 
@@ -201,48 +169,6 @@ def expected_s(workload: Workload, plan: Plan, call_s: float) -> float:
         min(plan.budget_s, 2 * plan.min_samples * sample_s), min(6 * call_s, 10 * plan.budget_s)
     )
     return plan.min_rounds * (0.1 + warm_s) + timed_s
-
-
-def dominates(larger: Workload, smaller: Workload) -> bool:
-    """Whether ``larger`` needs at least the memory of ``smaller``: of its kind, and no size less.
-
-    >>> small = Workload(backend="eager", q_len=512, kv_len=512)
-    >>> dominates(Workload(backend="eager", q_len=1024, kv_len=1024), small)
-    True
-    """
-    return all(getattr(larger, axis) == getattr(smaller, axis) for axis in KIND_AXES) and all(
-        getattr(larger, axis) >= getattr(smaller, axis) for axis in SIZE_AXES
-    )
-
-
-def unfinished_records(run: Run, workloads: Iterable[Workload]) -> list[dict[str, Any]]:
-    """Records of those workloads of a stopped run that had visits and are not done."""
-    conditions = Conditions(**run.header["conditions"])
-    progresses = _progresses(run, workloads, Plan(**run.header["plan"]), conditions)
-    done = {record["workload_id"] for record in run.records}
-    return [
-        _unfinished(progress, conditions)
-        for key, progress in progresses.items()
-        if progress.visits and key not in done
-    ]
-
-
-def _unfinished(progress: Progress, conditions: Conditions) -> dict[str, Any]:
-    record = make_record(progress, conditions)
-    return {**record, "flags": [*record["flags"], "unfinished"]}
-
-
-def _progresses(
-    run: Run | None, workloads: Iterable[Workload], plan: Plan, conditions: Conditions
-) -> dict[str, Progress]:
-    found = {
-        workload.workload_id: Progress(workload, plan, conditions.threads) for workload in workloads
-    }
-    for visit in run.visits if run else ():
-        progress = found.get(visit["workload_id"])
-        if progress is not None and not progress.settled:
-            progress.add(Visit.from_json(visit))
-    return found
 
 
 class _Sweep:
@@ -300,7 +226,7 @@ class _Sweep:
                 "launch_kind": self.launcher.launch_kind,
                 "conditions": asdict(self.conditions),
                 "facts": facts["facts"],
-                "fingerprint": _fingerprint(facts["facts"], worker.kind),
+                "fingerprint": fingerprint(facts["facts"], worker.kind),
                 "plan": asdict(self.plan),
                 "seed": request.seed,
                 "grid": request.grid,
@@ -311,7 +237,7 @@ class _Sweep:
         self.watch.started(len(request.workloads), len(self.records))
 
     def _replay(self, earlier: Run | None) -> None:
-        self.progress = _progresses(earlier, self.request.workloads, self.plan, self.conditions)
+        self.progress = replayed(earlier, self.request.workloads, self.plan, self.conditions)
         if earlier is None:
             return
         self.records = {record["workload_id"]: record for record in earlier.records}
@@ -333,7 +259,7 @@ class _Sweep:
             self.stop_at = time.monotonic() + self.request.budget_s
         left = [w for w in self.request.workloads if w.workload_id not in self.records]
         for batch in self._batches(left):
-            self._drop_workers_except({_group(workload) for workload in batch})
+            self._drop_workers_except({worker_group(workload) for workload in batch})
             round_ = 1 + max(
                 (v.round for w in batch for v in self.progress[w.workload_id].visits), default=-1
             )
@@ -349,7 +275,7 @@ class _Sweep:
         batch_s = 0.0
         for workload in workloads:
             workload_s = self._expected_s(workload)
-            groups = {_group(one) for one in (*batch, workload)}
+            groups = {worker_group(one) for one in (*batch, workload)}
             crowded = self.launcher.launch_kind != "fork" and len(groups) > KEPT_WORKERS
             if batch and (batch_s + workload_s > BATCH_S or crowded):
                 yield batch
@@ -409,7 +335,7 @@ class _Sweep:
 
     def _visit(self, workload: Workload, round_: int) -> None:
         progress = self.progress[workload.workload_id]
-        worker = self._worker(_group(workload), round_)
+        worker = self._worker(worker_group(workload), round_)
         following = progress.next_visit()
         seed = crc32(f"{self.request.seed}/{workload.workload_id}/{round_}".encode())
         request = {
@@ -442,7 +368,7 @@ class _Sweep:
     ) -> None:
         """Keep a finished visit, and the record when it was the last one."""
         if answer.pop("ends_worker", False):
-            self.workers.pop(_group(progress.workload)).close()
+            self.workers.pop(worker_group(progress.workload)).close()
         now = time.monotonic()
         visit = visit_from_answer(
             answer,
@@ -574,7 +500,9 @@ class _Sweep:
                 for workload in self.request.workloads
                 if workload.workload_id in self.records
             ),
-            unfinished=tuple(_unfinished(progress, self.conditions) for progress in unfinished),
+            unfinished=tuple(
+                unfinished_record(progress, self.conditions) for progress in unfinished
+            ),
             not_reached=not_reached,
             notes=tuple(self.notes),
             interrupted=self.interrupted,
@@ -588,68 +516,6 @@ def visit_from_answer(answer: dict[str, Any], **about: Any) -> Visit:
     known = set(Visit.__dataclass_fields__)
     visit = Visit.from_json({key: value for key, value in answer.items() if key in known} | about)
     return replace(visit, samples=step_samples(visit.growths)) if visit.growths else visit
-
-
-def visiting_order(workloads: Sequence[Workload], seed: int, round_: int) -> list[list[Workload]]:
-    """The workloads of a round by worker group, both in an order that the seed decides."""
-    shuffled = random.Random(f"{seed}/{round_}/{workloads[0].workload_id}")
-    groups: dict[tuple[str, str], list[Workload]] = {}
-    for workload in workloads:
-        groups.setdefault(_group(workload), []).append(workload)
-    ordered = list(groups.values())
-    shuffled.shuffle(ordered)
-    for group in ordered:
-        shuffled.shuffle(group)
-    return ordered
-
-
-def drift_notes(rulers: Sequence[dict[str, float]]) -> list[str]:
-    """What has moved by more than 5 % between the first and the last third of the sweep."""
-    third = len(rulers) // 3
-    if len(rulers) < FEWEST_RULERS:
-        return []
-    notes = []
-    for name in rulers[0]:
-        first = statistics.median(one[name] for one in rulers[:third])
-        last = statistics.median(one[name] for one in rulers[-third:])
-        if abs(last / first - 1) > DRIFT_SHARE:
-            notes.append(
-                f"drift: a fixed {name.removesuffix('_s')} took {last / first:.2f}× as long at "
-                "the end of the sweep as at its start"
-            )
-    return notes
-
-
-def timed_share(progresses: Iterable[Progress]) -> float | None:
-    """Share of visits' wall time inside warm-up and timed calls, of workloads from 1 ms up.
-
-    None where there are none, and where the clock is virtual.
-    """
-    timed = total = 0.0
-    for progress in progresses:
-        if any(visit.samples and visit.samples.mode == "virtual" for visit in progress.visits):
-            continue
-        median_s = progress.figure.interval.median_s
-        if progress.status == "ok" and median_s is not None and median_s >= SHARE_FROM_S:
-            timed += sum(visit.timed_s for visit in progress.visits)
-            total += sum(visit.turnaround_s or 0.0 for visit in progress.visits)
-    return timed / total if total else None
-
-
-def _group(workload: Workload) -> tuple[str, str]:
-    """Workloads that one worker serves."""
-    return workload.backend, workload.dtype
-
-
-def _fingerprint(facts: dict[str, Any], device_kind: str) -> dict[str, Any]:
-    """What makes two runs comparable: the device, and the software that moves its numbers."""
-    return {
-        "attnprof": __version__,
-        "python": platform.python_version(),
-        "system": platform.system(),
-        "kind": device_kind,
-        **{key: facts[key] for key in FINGERPRINT_FACTS if key in facts},
-    }
 
 
 def _now() -> str:

@@ -17,17 +17,10 @@ import pytest
 from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.measure import Plan
 from attnprof.medians import Interval
+from attnprof.recording import unfinished_records
 from attnprof.records import RECORDS_FILE, RUN_FILE, VISITS_FILE, read_run
-from attnprof.sweep import (
-    Outcome,
-    SweepRequest,
-    dominates,
-    drift_notes,
-    expected_s,
-    run_sweep,
-    unfinished_records,
-    visiting_order,
-)
+from attnprof.rounds import dominates, drift_notes, visiting_order
+from attnprof.sweep import Outcome, SweepRequest, expected_s, run_sweep
 from attnprof.workload import Workload
 
 WORKLOADS = (
