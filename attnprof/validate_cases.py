@@ -160,7 +160,7 @@ def validate_serving_cases(path: Path) -> Validation:
         except UsageError as error:
             skipped.append((str(line["id"]), error.problem))
             continue
-        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             why = f"line {number} makes no sense: {type(error).__name__}: {error}"
             skipped.append((str(line["id"]), why))
             continue

@@ -63,13 +63,15 @@ def test_lines_of_no_sense_are_skipped_with_a_reason(tmp_path: Path) -> None:
     good, bad, odd = _lines()[3], _lines()[4], _lines()[5]
     bad["config"]["num_hidden_layers"] = "many"
     odd["settings"]["cache_type"] = "q17_x"
+    bomb = _lines()[6] | {"gpu_total_gib": [1]}
     path = tmp_path / "cases.jsonl"
-    path.write_text("\n".join(map(json.dumps, (good, bad, odd))), encoding="utf-8")
+    path.write_text("\n".join(map(json.dumps, (good, bad, odd, bomb))), encoding="utf-8")
     found = validate_serving_cases(path)
     assert {row.id for row in found.rows} == {good["id"]}
     reasons = dict(found.skipped)
     assert "makes no sense" in reasons[bad["id"]]
     assert "q17_x" in reasons[odd["id"]]
+    assert "gpu_total_gib is [1]" in reasons[bomb["id"]]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,20 @@ def setting(settings: dict[str, Any], *keys: str) -> float | None:
     return None
 
 
+def _size(row: dict[str, Any], key: str, limit: float) -> float | None:
+    """A number that the line itself states, None when it states none.
+
+    Raises:
+        ValueError: It is no number, or out of range.
+    """
+    value = row.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= limit:
+        raise ValueError(f"{key} is {value!r}")
+    return float(value)
+
+
 def _whole(settings: dict[str, Any], *keys: str) -> int | None:
     found = setting(settings, *keys)
     return None if found is None else int(found)
@@ -178,7 +192,7 @@ def case_of(row: dict[str, Any]) -> Case | None:
         engine = replace(engine, constants={**engine.constants, "hybrid_groups": False})
     if re.search(r"CPU|Ascend", str(row["engine"])):
         engine = replace(engine, constants={**engine.constants, "block_tokens": 128})
-    total = row.get("gpu_total_gib")
+    total = _size(row, "gpu_total_gib", 2.0**20)
     if total is None and row["reported"].get("total_bytes"):
         total = row["reported"]["total_bytes"] / GIB
     total_bytes = round(total * GIB) if total else gpu.visible_memory_bytes if gpu else None
@@ -187,7 +201,7 @@ def case_of(row: dict[str, Any]) -> Case | None:
     dtype = {"half": "float16"}.get(str(settings.get("dtype")), settings.get("dtype"))
     cache = settings.get("kv_cache_dtype") or settings.get("cache_type") or "auto"
     model, is_described = _model(config, str(row["model"]), settings)
-    tp, dp = int(row.get("tp") or 1), int(setting(settings, "dp") or 1)
+    tp, dp = int(_size(row, "tp", 1024) or 1), int(setting(settings, "dp") or 1)
     if kind == "sglang" and dp > 1 and tp % dp == 0:
         tp //= dp
     else:
@@ -200,7 +214,7 @@ def case_of(row: dict[str, Any]) -> Case | None:
         tp=tp,
         dp=dp,
         expert_parallel=dp > 1,
-        pp=int(row.get("pp") or 1),
+        pp=int(_size(row, "pp", 1024) or 1),
         dtype=str(dtype) if dtype in ("float32", "float16", "bfloat16") else "bfloat16",
         kv_dtype=str(cache).split("/")[0].strip(),
         max_model_len=_whole(settings, "max_model_len", "ctx_size", "ctx_size_total", "num_ctx")

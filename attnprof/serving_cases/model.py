@@ -34,6 +34,20 @@ _TYPES = (
 )  # fmt: skip
 
 
+MAX_LAYERS = 10_000
+MAX_SIZE = 10**8
+
+
+def _check_sizes(config: dict[str, Any]) -> None:
+    """Raise :class:`ValueError` for a size that no model has."""
+    for key, value in config.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        limit = MAX_LAYERS if key.endswith("layers") else MAX_SIZE
+        if not 0 <= value <= limit:
+            raise ValueError(f"{key} is {value}")
+
+
 def model_type_of(name: str) -> str:
     """The family that a model's name tells, ``unknown`` when it tells none.
 
@@ -93,6 +107,7 @@ def layer_plan(config: dict[str, Any]) -> list[str]:
 
 def model_of_case(config: dict[str, Any], name: str, settings: dict[str, Any]) -> ModelSpec:
     """The model that a case describes, as far as it does; matrices by the usual shape."""
+    _check_sizes(config)
     hidden = int(config.get("hidden_size") or 0)
     vocab = int(config.get("vocab_size") or 0)
     tied = bool(config.get("tie_word_embeddings"))
