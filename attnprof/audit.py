@@ -12,10 +12,11 @@ from attnprof.errors import UsageError
 from attnprof.gpus import gpu_named
 from attnprof.known_models import known_model
 from attnprof.logs.lines import read_log
-from attnprof.logs.parse import EngineLog, parse_log
+from attnprof.logs.parse import MAX_LINES, EngineLog, parse_log
 from attnprof.models.spec import Attention, Layer, Matrix, ModelSpec
 
 FORMAT = 1
+MAX_LAYERS, MAX_SIZE = 10_000, 10**8
 CLOSE = 0.05
 """A share of difference within which a term counts as explained."""
 
@@ -85,6 +86,8 @@ def audit_log(
     """
     log = parse_log(text)
     notes: list[str] = []
+    if log.num_lines == MAX_LINES:
+        notes.append(f"only the first {MAX_LINES} lines are read")
     missing = [name for name in ("version", "model", "gpu") if name not in log.settings]
     if "build" in log.settings and "version" in missing:
         missing.remove("version")
@@ -136,7 +139,12 @@ def printed_model(settings: dict[str, str]) -> ModelSpec:
 
     def number(key: str, default: int = 0) -> int:
         text = settings.get(key, "")
-        return int(text) if text.isdigit() else default
+        if not text.isdigit():
+            return default
+        limit = MAX_LAYERS if key == "n_layer" else MAX_SIZE
+        if len(text) > 12 or int(text) > limit:
+            raise UsageError(f"the log says that {key} is {text[:20]}", "give --model")
+        return int(text)
 
     hidden, heads = number("n_embd"), max(1, number("n_head", 1))
     head_dim = number("n_embd_head_k", hidden // heads)

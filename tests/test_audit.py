@@ -197,6 +197,21 @@ def test_a_log_of_another_program_is_one_error(text: str) -> None:
         audit_log(text)
 
 
+def test_a_log_of_absurd_sizes_is_one_error() -> None:
+    text = (LOGS / "llama-cpp-gemma-3-270m.log").read_text(encoding="utf-8")
+    absurd = text.replace("n_layer          = 18", "n_layer          = 99999999999")
+    with pytest.raises(UsageError, match="n_layer is 99999999999"):
+        audit_log(absurd)
+    vllm = (LOGS / "vllm-0.19-llama-8b-tp4.log").read_text(encoding="utf-8")
+    with pytest.raises(UsageError, match="max_model_len is 8192000000000"):
+        audit_log(
+            vllm.replace("max_seq_len=8192", "max_seq_len=8192000000000").replace(
+                "'max_model_len': 8192", "'max_model_len': 8192000000000"
+            ),
+            model=_model(LLAMA_8B),
+        )
+
+
 def test_a_binary_missing_or_strange_file_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         read_log(tmp_path / "none.log")

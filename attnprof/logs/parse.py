@@ -2,10 +2,14 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 
 from attnprof.errors import UsageError
 from attnprof.logs.lines import clean_lines
 from attnprof.logs.patterns import ENGINES, GPU, SIGNATURES, Combine
+
+MAX_LINES = 20_000
+"""Engines say all of it at start-up; what follows in a long log is requests."""
 
 _SIZES = {"B": 1, "KB": 1000, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -29,7 +33,7 @@ def parse_log(text: str) -> EngineLog:
     Raises:
         UsageError: No line of an engine that is known here.
     """
-    lines = list(clean_lines(text))
+    lines = list(islice(clean_lines(text), MAX_LINES))
     engine = _engine_of(lines)
     patterns, setting_patterns = ENGINES[engine]
     found: dict[str, list[tuple[float, str]]] = {}
