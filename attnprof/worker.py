@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -34,6 +35,7 @@ from attnprof.workload import Workload
 
 MAX_MESSAGE_BYTES = 2**28
 MAX_PACKET_BYTES = 2**16
+PARENT_POLL_S = 1.0
 _LENGTH = struct.Struct(">I")
 _PR_SET_PDEATHSIG = 1
 _SIGNS_OF_FULL_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")
@@ -257,6 +259,15 @@ def die_with(parent_pid: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent_pid:
             os._exit(1)
+    elif os.name == "posix":
+        threading.Thread(target=_end_after, args=(parent_pid,), daemon=True).start()
+
+
+def _end_after(parent_pid: int) -> None:
+    """A worker that hangs reads no end of its channel, so a thread looks for its parent."""
+    while os.getppid() == parent_pid:
+        time.sleep(PARENT_POLL_S)
+    os._exit(1)
 
 
 def _keep_streams_apart(errors: int) -> None:

@@ -21,6 +21,7 @@ from attnprof.dtypes import dtype_named
 from attnprof.errors import OutOfMemoryError, UnsupportedError, UsageError, nearest
 from attnprof.theory.flops import attention_flops
 from attnprof.theory.kv_cache import kv_bytes
+from attnprof.theory.memory import peak_activation_bytes
 from attnprof.theory.traffic import attention_bytes, query_bytes
 from attnprof.units import parse_bytes, parse_seconds
 from attnprof.workload import PAGED_BLOCK_TOKENS, Workload
@@ -347,7 +348,11 @@ def held_bytes(workload: Workload) -> int:
 
 
 def activation_bytes(workload: Workload) -> int:
-    """Output of one layer, and its scores where the backend writes them down."""
+    """What theory says; where it has no formula, the output of one layer, and its scores where the
+    backend writes them down."""
+    known = peak_activation_bytes(workload, "synthetic")
+    if known is not None:
+        return known
     size = dtype_named(workload.dtype).bytes
     rows = workload.batch_size * workload.num_q_heads * workload.q_len
     scores = rows * workload.kv_len if workload.backend in QUADRATIC_BACKENDS else 0
