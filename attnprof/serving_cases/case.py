@@ -233,4 +233,5 @@ def case_of(row: dict[str, Any]) -> Case | None:
         num_draft_tokens=int(mtp[1]) if mtp else 0,
         draft_layers=1 if text else 0,
     )  # fmt: skip
+    is_described = is_described and row.get("tp", 1) is not None
     return Case(row, deployment, total_bytes is not None, is_known, is_described)

@@ -94,7 +94,7 @@ def _weights_term(case: Case) -> Iterator[Term]:
     model = case.deployment.model
     notes = []
     if not case.weights_are_described:
-        notes.append("the line does not give every width: no prediction")
+        notes.append("the line does not give every width, or the ranks: no prediction")
     if case.deployment.engine.kind == "sglang":
         notes.append("logged as the difference of two readings of the driver")
     if model.quantization is not None or case.row["settings"].get("quantization"):
