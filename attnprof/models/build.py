@@ -8,6 +8,7 @@ from attnprof.models.config import Config, library_defaults
 from attnprof.models.decoders import build_decoder
 from attnprof.models.encoders import ENCODERS, build_encoder
 from attnprof.models.families import FAMILIES, LLAMA, SAME_SHAPE, Moe
+from attnprof.models.meta_count import count_params
 from attnprof.models.odd_decoders import ODD_DECODERS
 from attnprof.models.odd_encoders import ODD_ENCODERS
 from attnprof.models.quantization import read_quantization
@@ -22,12 +23,16 @@ DTYPES = {
 }  # fmt: skip
 
 
-def build_model(values: dict[str, Any], where: str, name: str = "") -> ModelSpec:
+def build_model(
+    values: dict[str, Any], where: str, name: str = "", *, ask_library: bool = False
+) -> ModelSpec:
     """The model that the values of a ``config.json`` describe.
 
     Args:
         where: What to call the values in an error: the file's path.
         name: What to call the model; the last part of ``where`` when it is empty.
+        ask_library: Where the family is not known here, let the Transformers library count its
+            parameters, in a process of its own, when it is installed.
 
     Raises:
         UsageError: A key is missing, wrong, absurd, or contradicts another one.
@@ -51,6 +56,11 @@ def build_model(values: dict[str, Any], where: str, name: str = "") -> ModelSpec
     notes = list(spec.notes)
     if dtype is None:
         notes.append("the configuration names no dtype: 16-bit weights are assumed")
+    library_params = None
+    if not spec.exact and ask_library:
+        library_params = count_params(values)
+        if library_params is not None:
+            notes.append("parameters counted by the Transformers library on meta tensors")
     quantized = values.get("quantization_config")
     if quantized is None and section is not None:
         quantized = section.get("quantization_config")
@@ -60,6 +70,8 @@ def build_model(values: dict[str, Any], where: str, name: str = "") -> ModelSpec
         draft_layers=_draft_layers(section or config, spec),
         dtype=DTYPES.get(str(dtype).removeprefix("torch."), "bfloat16" if dtype else "float16"),
         quantization=read_quantization(quantized, where, spec.num_layers),
+        exact=spec.exact or library_params is not None,
+        library_params=library_params,
         source=where,
         notes=tuple(notes),
     )
@@ -139,8 +151,15 @@ def _unknown_model(config: Config, architecture: str) -> ModelSpec:
             shared = "shared_expert_intermediate_size"
         family = replace(family, moe=Moe(shared=shared))
     family = replace(family, mla=bool(config.get("kv_lora_rank")))
-    spec = build_decoder(config, family, architecture)
     kind = config.model_type or "without a model_type"
+    try:
+        spec = build_decoder(config, family, architecture)
+    except UsageError as error:
+        raise UsageError(
+            f"{error.problem}; its model type {kind} is not known here, and it has not the "
+            "shape common to decoders",
+            error.fix,
+        ) from None
     note = f"model type {kind} is not known here: counted by the shape common to decoders"
     return replace(spec, exact=False, notes=(*spec.notes, note))
 

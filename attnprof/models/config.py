@@ -138,6 +138,14 @@ class Config:
             raise self.wrong(key, value, "a list")
         return list(value)
 
+    def counts(self, key: str, *, most: int = MAX_COUNT) -> list[int]:
+        """The whole numbers of the list under ``key``; none where it is missing."""
+        found = self.items(key) or []
+        for value in found:
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
+                raise self.wrong(key, value, f"whole numbers from 1 to {most}")
+        return found
+
     def section(self, key: str) -> "Config":
         """The nested configuration under ``key``, with the defaults of its own model type."""
         value = self.get(key, {})

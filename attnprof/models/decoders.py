@@ -33,7 +33,7 @@ def build_decoder(config: Config, family: Family, architecture: str) -> ModelSpe
     """
     hidden_size = config.count("hidden_size", most=10**7)
     vocab_size = config.count("vocab_size", most=10**8)
-    layers, window_notes = decoder_layers(config, family, hidden_size)
+    layers = decoder_layers(config, family, hidden_size)
     outer = Parts()
     width = config.count("word_embed_proj_dim", hidden_size)
     outer.embedding("embedding", vocab_size, width, sharding="split")
@@ -65,14 +65,11 @@ def build_decoder(config: Config, family: Family, architecture: str) -> ModelSpe
         rotary_dim=rotary_dim(config, family, layers),
         logit_softcap=family.logit_softcap
         and bool(config.get("final_logit_softcapping", config.get("logits_soft_cap"))),
-        notes=window_notes,
     )
 
 
-def decoder_layers(
-    config: Config, family: Family, hidden_size: int
-) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """The layers, equal ones being one object, and what is to be said about them."""
+def decoder_layers(config: Config, family: Family, hidden_size: int) -> tuple[Layer, ...]:
+    """The layers, equal ones being one object."""
     num_layers = num_decoder_layers(config, family)
     kinds = layer_kinds(config, family, num_layers)
     sparse = sparse_layers(config, family, num_layers)
@@ -82,7 +79,7 @@ def decoder_layers(
         is_sparse = kind == "moe" or (sparse[index] and kind != "mlp")
         layer = _layer(config, family, hidden_size, index, kind, is_sparse)
         layers.append(known.setdefault(layer, layer))
-    return tuple(layers), ()
+    return tuple(layers)
 
 
 def num_decoder_layers(config: Config, family: Family) -> int:

@@ -104,12 +104,8 @@ def _derived_kinds(config: Config, family: Family, num_layers: int) -> list[str]
         names = [KIND_OF_TYPE.get(str(block), "mixer") for block in blocks]
         local = ["sliding" if name == "full" else name for name in names]
         return [local[i % len(local)] for i in index]
-    attention_types = config.items("attention_types")
     if config.model_type == "gpt_neo":
-        kinds = []
-        for names, repeats in attention_types or [[["global", "local"], num_layers]]:
-            kinds += [KIND_OF_TYPE.get(str(name), "full") for name in names] * int(repeats)
-        return kinds[:num_layers]
+        return _gpt_neo_kinds(config, num_layers)
     if family.mixer and config.get("attn_layer_period") is not None:
         period = config.count("attn_layer_period")
         offset = config.count("attn_layer_offset", 0, least=0)
@@ -126,6 +122,19 @@ def _derived_kinds(config: Config, family: Family, num_layers: int) -> list[str]
         return ["full"] * num_layers
     first = config.count("max_window_layers", 0, least=0)
     return ["full" if i < first else "sliding" for i in index]
+
+
+def _gpt_neo_kinds(config: Config, num_layers: int) -> list[str]:
+    """GPT-Neo's list of patterns, each with the number of its repeats."""
+    kinds: list[str] = []
+    for item in config.items("attention_types") or [[["global", "local"], num_layers]]:
+        names, repeats = item if isinstance(item, list) and len(item) == 2 else (None, None)
+        if not isinstance(names, list) or not isinstance(repeats, int):
+            raise config.wrong("attention_types", item, "a list of names and its repeats")
+        kinds += [KIND_OF_TYPE.get(str(name), "full") for name in names] * min(repeats, num_layers)
+    if len(kinds) < num_layers:
+        raise config.wrong("attention_types", config.get("attention_types"), f"{num_layers} layers")
+    return kinds[:num_layers]
 
 
 def _patterned_kinds(config: Config, family: Family, num_layers: int) -> list[str]:
@@ -175,7 +184,7 @@ def sparse_layers(config: Config, family: Family, num_layers: int) -> list[bool]
         return [start <= i <= end and (i + 1) % interval == 0 for i in index]
     if config.get("decoder_sparse_step") is not None:
         step = config.count("decoder_sparse_step", least=0)
-        dense = set(config.items("mlp_only_layers") or ())
+        dense = config.items("mlp_only_layers") or []
         return [i not in dense and step > 0 and (i + 1) % step == 0 for i in index]
     frequency = config.get("moe_layer_freq")
     if isinstance(frequency, list):

@@ -42,7 +42,8 @@ def load_model(name_or_path: str) -> ModelSpec:
         from attnprof.models.hub import fetch_config
 
         values = fetch_config(name_or_path)
-        return build_model(values, f"{name_or_path}/config.json", name_or_path)
+        where = f"{name_or_path}/config.json"
+        return build_model(values, where, name_or_path, ask_library=True)
     known = list_profiles("models")
     raise UsageError(f"unknown model {name_or_path!r}", nearest(name_or_path.lower(), known))
 
@@ -63,7 +64,7 @@ def _from_path(path: Path) -> ModelSpec:
     if path.name.endswith(".safetensors.index.json"):
         return _from_folder(path.parent)
     name = path.parent.name if path.name == "config.json" else path.stem
-    return build_model(read_json(path), str(path), name)
+    return build_model(read_json(path), str(path), name, ask_library=True)
 
 
 def _from_folder(folder: Path) -> ModelSpec:

@@ -287,7 +287,9 @@ def _deepseek_v4_layer(config: Config, hidden_size: int, streams: int, name: str
     o_width = groups * config.count("o_lora_rank")
     sparse = name == "compressed_sparse_attention"
     rates = config.get("compress_rates")
-    rate = (rates or {}).get(name, 4 if sparse else 128) if name != "sliding_attention" else 1
+    rate = 1 if name == "sliding_attention" else 4 if sparse else 128
+    if isinstance(rates, dict) and rate > 1:
+        rate = config.count(f"compress_rates, {name}", rates.get(name, rate), most=10**6)
     parts = Parts()
     parts.attention = Attention(
         "mla", heads, 1, head_dim, head_dim, config.count("sliding_window"),

@@ -47,9 +47,11 @@ def _funnel(config: Config, architecture: str) -> ModelSpec:
     parts = _relative_layer(
         hidden_size, heads, config.count("d_head"), config.count("d_inner"), True
     )
-    blocks = config.items("block_sizes") or []
-    repeats = config.items("block_repeats") or [1] * len(blocks)
-    stored = sum(config.count("block_sizes[]", size) for size in blocks)
+    blocks = config.counts("block_sizes", most=MAX_LAYERS)
+    repeats = config.counts("block_repeats", most=100) or [1] * len(blocks)
+    if len(repeats) != len(blocks):
+        raise config.wrong("block_repeats", repeats, f"{len(blocks)} numbers, one a block")
+    stored = sum(blocks)
     run = sum(size * again for size, again in zip(blocks, repeats, strict=True))
     layer = parts.layer()
     shared = replace(layer, is_shared=True)
@@ -65,9 +67,10 @@ def _reformer(config: Config, architecture: str) -> ModelSpec:
     outer = Parts()
     outer.embedding("embedding", vocab_size, hidden_size, sharding="split")
     if config.flag("axial_pos_embds", True):
-        shape, widths = config.items("axial_pos_shape"), config.items("axial_pos_embds_dim")
-        for rows, width in zip(shape or [], widths or [], strict=True):
-            outer.vector(rows * width)
+        shape, widths = config.counts("axial_pos_shape"), config.counts("axial_pos_embds_dim")
+        if len(shape) != len(widths):
+            raise config.wrong("axial_pos_shape", shape, f"{len(widths)} numbers")
+        outer.vector(sum(rows * width for rows, width in zip(shape, widths, strict=True)))
     else:
         outer.embedding("positions", config.count("max_position_embeddings"), hidden_size)
     outer.vector(4 * hidden_size)
@@ -239,7 +242,7 @@ def _t5gemma(config: Config, architecture: str) -> ModelSpec:
     """Two Gemma-2 stacks, the second of which attends to the first as well."""
     encoder, decoder = config.section("encoder"), config.section("decoder")
     width, source = decoder.count("hidden_size"), encoder.count("hidden_size")
-    layers, _ = decoder_layers(decoder, GEMMA2, width)
+    layers = decoder_layers(decoder, GEMMA2, width)
     with_cross = []
     for layer in layers:
         parts = Parts()
@@ -261,7 +264,7 @@ def _t5gemma(config: Config, architecture: str) -> ModelSpec:
     if not tied:
         outer.linear("head", "head", decoder.count("vocab_size"), width)
     outer.vector(source + width)
-    first, _ = decoder_layers(encoder, GEMMA2, source)
+    first = decoder_layers(encoder, GEMMA2, source)
     return assemble(decoder, architecture, outer, with_cross, _bidirectional(first), tied)
 
 
@@ -271,8 +274,8 @@ def _t5gemma2(config: Config, architecture: str) -> ModelSpec:
     text = encoder.section("text_config")
     width, source = decoder.count("hidden_size"), text.count("hidden_size")
     family: Family = replace(GEMMA3, pattern=Pattern(6, key="sliding_window_pattern"))
-    layers, _ = decoder_layers(decoder, family, width)
-    first, _ = decoder_layers(text, family, source)
+    layers = decoder_layers(decoder, family, width)
+    first = decoder_layers(text, family, source)
     both = [
         replace(layer, cross=layer.attention and replace(layer.attention, kind="cross"))
         for layer in layers

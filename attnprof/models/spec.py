@@ -230,12 +230,16 @@ class ModelSpec:
     """Exact bytes of the weights, when a safetensors or GGUF header told them."""
     exact: bool = True
     """Whether the parameter count is exact: a known family, or a header."""
+    library_params: int | None = None
+    """What the Transformers library counts, where the shape here is only the common one."""
     source: str = ""
     notes: tuple[str, ...] = field(default=())
 
     @property
     def num_params(self) -> int:
         """Unique parameters: a tied head and shared layers count once."""
+        if self.library_params is not None:
+            return self.library_params
         layers = sum(layer.num_params for layer in (*self.encoder_layers, *self.layers))
         outer = sum(matrix.num_params for matrix in self.outer)
         return layers + outer + self.outer_vector_params + self.vision_params
