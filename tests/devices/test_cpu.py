@@ -211,7 +211,7 @@ def test_a_roof_is_what_the_machine_can_do_not_what_others_left(
 
     waited_s = iter(range(1000))  # a second more at each reading: every call waits
     monkeypatch.setattr(
-        cpu_roofs.cpu_meters,
+        cpu_meters,
         "disturbance",
         lambda: cpu_meters.Disturbance((float(next(waited_s)),), 0),
     )

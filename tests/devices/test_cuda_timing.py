@@ -3,7 +3,6 @@
 from statistics import median
 
 import pytest
-from fake_gpu import FakeGpu, FakeWatch, fake_call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from attnprof.devices.cuda_timing import (
     default_cache_regime,
 )
 from attnprof.devices.gpu import Call
+from tests.devices.fake_gpu import FakeGpu, FakeWatch, fake_call
 
 MEGABYTE = 1_000_000
 SHORT_S = 3e-6  # of arithmetic, where a launch takes 5e-6

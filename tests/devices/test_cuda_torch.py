@@ -12,8 +12,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fake_torch_cuda import CPU, FakeTorchCuda, install, properties  # noqa: E402
-
 from attnprof.devices import cuda, cuda_roofs, cuda_timing, cupti_spans, open_device  # noqa: E402
 from attnprof.devices.cuda import CudaCell, CudaDevice, open_cuda  # noqa: E402
 from attnprof.devices.gpu import Call  # noqa: E402
@@ -27,6 +25,7 @@ from attnprof.errors import (  # noqa: E402
     UsageError,
 )
 from attnprof.workload import Workload  # noqa: E402
+from tests.devices.fake_torch_cuda import CPU, FakeTorchCuda, install, properties  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
