@@ -63,6 +63,22 @@ def _gemma3(config: Config, hidden_size: int) -> int:
     return siglip_params(vision) + vision.count("hidden_size") * (hidden_size + 1)
 
 
+def _gemma4(config: Config, hidden_size: int) -> int | None:
+    """Gemma-4's encoder of images; that of sound, in the small ones, is not known here."""
+    if isinstance(config.get("audio_config"), dict):
+        return None
+    if not isinstance(config.get("vision_config"), dict):
+        return 0
+    vision = config.section("vision_config")
+    width, inner = vision.count("hidden_size"), vision.count("intermediate_size")
+    heads, head_dim = vision.count("num_attention_heads"), vision.count("head_dim")
+    kv_heads = vision.count("num_key_value_heads", heads)
+    block = 2 * width * head_dim * (heads + kv_heads) + 3 * width * inner + 2 * head_dim
+    total = vision.count("num_hidden_layers") * (block + 4 * width)
+    total += 2 * vision.count("position_embedding_size") * width
+    return total + width * 3 * vision.count("patch_size") ** 2 + hidden_size * width
+
+
 def _paligemma(config: Config, hidden_size: int) -> int:
     vision = config.section("vision_config")
     joined = config.count("projection_dim", hidden_size)
@@ -189,10 +205,11 @@ def _modernvbert(config: Config, hidden_size: int) -> int:
     return siglip_params(vision) + hidden_size * vision.count("hidden_size") * factor
 
 
-TOWERS: dict[str, Callable[[Config, int], int]] = {
+TOWERS: dict[str, Callable[[Config, int], int | None]] = {
     "audioflamingo3": _audioflamingo,
     "fuyu": _fuyu,
     "gemma3": _gemma3,
+    "gemma4": _gemma4,
     "llama4": _llama4,
     "llava": _llava,
     "llava_next": _llava_next,
