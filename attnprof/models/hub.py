@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -52,8 +53,17 @@ def _reachable(endpoint: str) -> bool:
     proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
     parts = urlsplit(proxy or endpoint)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        with socket.create_connection((parts.hostname or "", port), timeout=TIMEOUT_S):
-            return True
-    except OSError:
-        return False
+    connected = threading.Event()
+
+    def connect() -> None:
+        try:
+            with socket.create_connection((parts.hostname or "", port), timeout=TIMEOUT_S):
+                connected.set()
+        except OSError:
+            return
+
+    # A thread, because looking a name up has no timeout of its own.
+    attempt = threading.Thread(target=connect, daemon=True)
+    attempt.start()
+    attempt.join(TIMEOUT_S + 1)
+    return connected.is_set()
