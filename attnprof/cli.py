@@ -17,6 +17,7 @@ from attnprof.render import OutputFormat
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from attnprof.planning import Answer
     from attnprof.sweep import Watcher
 
 EXIT_NO = 1
@@ -234,7 +235,7 @@ def doctor(
 
 @app.command("show")
 def show_command(
-    kind: Annotated[str, typer.Argument(help="backends, axes, sweeps.")],
+    kind: Annotated[str, typer.Argument(help="models, gpus, engines, backends, sweeps, axes.")],
     name: Annotated[str | None, typer.Argument(help="One of them, explained.")] = None,
     output_format: Format = OutputFormat.rich,
 ) -> None:
@@ -243,6 +244,153 @@ def show_command(
     from attnprof.shelf import shelf_tables
 
     show(shelf_tables(kind, name), output_format)
+
+
+@app.command()
+def estimate(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A profile (attnprof show models), a config.json or its folder, a GGUF or "
+            "safetensors file, or a hub id; several, with commas, make a grid."
+        ),
+    ],
+    gpu: Annotated[
+        str, typer.Option(help="GPU by name (attnprof show gpus); several make a grid.")
+    ],
+    gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs: tp × pp × dp.")] = None,
+    engine: Annotated[
+        str, typer.Option(help="vllm, vllm@0.11, sglang, ... (attnprof show engines); a list too.")
+    ] = "vllm",
+    tp: Annotated[str | None, typer.Option(help="Tensor parallelism; a list too.")] = None,
+    pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 1,
+    dp: Annotated[int, typer.Option(min=1, help="Data-parallel replicas.")] = 1,
+    ep: Annotated[bool, typer.Option("--ep", help="Experts spread over all ranks.")] = False,
+    max_model_len: Annotated[
+        str | None, typer.Option(help="Context of a sequence: 8k, 32768; a list too.")
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        str | None, typer.Option(help="Share of the memory for the engine: 0.9; a list too.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of the arithmetic; the model's.")] = None,
+    quantization: Annotated[
+        str | None, typer.Option(help="Of the weights: fp8, awq, gptq, nvfp4, ...; a list too.")
+    ] = None,
+    kv_dtype: Annotated[
+        str, typer.Option(help="Of the cache: auto, fp8, int8, q8_0, ...; a list too.")
+    ] = "auto",
+    max_num_seqs: Annotated[
+        str | None, typer.Option(help="Sequences in a step, at most; a list too.")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in a step, at most.")
+    ] = None,
+    block_size: Annotated[int | None, typer.Option(min=1, help="Tokens in a KV block.")] = None,
+    enforce_eager: Annotated[bool, typer.Option("--enforce-eager", help="No CUDA graphs.")] = False,
+    enable_prefix_caching: Annotated[
+        bool | None, typer.Option(help="Shared prefixes; the engine's default.")
+    ] = None,
+    num_draft_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens that speculation drafts.")
+    ] = 0,
+    prompt_len: Annotated[str | None, typer.Option(help="Tokens of a prompt.")] = None,
+    output_len: Annotated[str | None, typer.Option(help="Tokens of an answer.")] = None,
+    users: Annotated[int | None, typer.Option(min=1, help="Sequences wanted at once.")] = None,
+    price: Annotated[
+        str | None, typer.Option(help="Per GPU and hour: a number, or a list of prices by name.")
+    ] = None,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Say what a deployment needs, holds and costs, and which resource binds.
+
+    Exit code 1 where it does not fit, or not as many --users.
+    """
+    from attnprof.planning import EstimateFlags, answer_estimate
+
+    answer = answer_estimate(
+        EstimateFlags(
+            model=model,
+            gpu=gpu,
+            num_gpus=gpus,
+            engine=engine,
+            tp=tp,
+            pp=pp,
+            dp=dp,
+            expert_parallel=ep,
+            max_model_len=max_model_len,
+            gpu_memory_utilization=gpu_memory_utilization,
+            dtype=dtype,
+            quantization=quantization,
+            kv_dtype=kv_dtype,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            block_size=block_size,
+            enforce_eager=enforce_eager,
+            enable_prefix_caching=enable_prefix_caching,
+            num_draft_tokens=num_draft_tokens,
+            prompt_len=prompt_len,
+            output_len=output_len,
+            users=users,
+            price=price,
+        )
+    )
+    _give(answer, output_format)
+    if not answer.is_yes:
+        raise typer.Exit(EXIT_NO)
+
+
+@app.command()
+def audit(
+    log: Annotated[str, typer.Argument(metavar="LOG", help="A start-up log; - is standard input.")],
+    model: Annotated[str | None, typer.Option(help="What was served, if not in the log.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="What it ran on, if not in the log.")] = None,
+    engine: Annotated[str | None, typer.Option(help="name@version, if not in the log.")] = None,
+    write: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Keep the overheads as an engine profile.")
+    ] = None,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Hold an engine's start-up log against the estimate, term by term.
+
+    Reads logs of vLLM, SGLang, TensorRT-LLM, llama.cpp and Ollama.
+    """
+    from attnprof.logs.lines import read_bytes
+    from attnprof.planning import answer_audit
+
+    content = sys.stdin.buffer.read() if log == "-" else read_bytes(Path(log))
+    answer, words = answer_audit(
+        content,
+        "standard input" if log == "-" else log,
+        model=model,
+        gpu=gpu,
+        engine=engine,
+        write=write,
+    )
+    _give(answer, output_format)
+    if words:
+        say(words)
+
+
+@app.command()
+def validate(
+    kind: Annotated[str, typer.Argument(help="parameters, serving-cases.")],
+    file: Annotated[Path, typer.Argument(help="JSON Lines with what others measured.")],
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Score our predictions against what others measured, line by line."""
+    from attnprof.planning import answer_validation
+
+    _give(answer_validation(kind, file), output_format)
+
+
+def _give(answer: "Answer", output_format: OutputFormat) -> None:
+    """Tables for people; for programs the document, which holds more."""
+    from attnprof.render import document_text, show
+
+    if output_format is OutputFormat.json:
+        sys.stdout.write(document_text(answer.document))
+    else:
+        show(answer.tables, output_format)
 
 
 def say(text: str) -> None:

@@ -251,6 +251,11 @@ def json_text(tables: Sequence[Table]) -> str:
             for table in tables
         ],
     }
+    return document_text(document)
+
+
+def document_text(document: Mapping[str, Any]) -> str:
+    """A document as JSON, unknown numbers null."""
     return json.dumps(without_nan(document), indent=2) + "\n"
 
 

@@ -1,12 +1,14 @@
 """What can be chosen by name -> the tables of ``attnprof show``."""
 
+from collections.abc import Callable
+
 from attnprof.errors import UsageError, nearest
 from attnprof.grid import AXES, expand, sweep_groups
 from attnprof.listing import backends_table, profiles_table
 from attnprof.profiles import list_profiles, load_profile
 from attnprof.render import Column, Table
 
-KINDS = ("backends", "axes", "sweeps")
+KINDS = ("models", "gpus", "engines", "backends", "sweeps", "axes")
 
 
 def shelf_tables(kind: str, name: str | None = None) -> list[Table]:
@@ -17,8 +19,9 @@ def shelf_tables(kind: str, name: str | None = None) -> list[Table]:
     """
     if kind not in KINDS:
         raise UsageError(f"nothing to show of {kind!r}", nearest(kind, KINDS))
-    if kind == "sweeps":
-        return [_sweeps_table() if name is None else _sweep_table(name)]
+    if kind in _BY_KIND:
+        listed, explained = _BY_KIND[kind]
+        return [listed() if name is None else explained(name)]
     table = backends_table() if kind == "backends" else _axes_table()
     if name is None:
         return [table]
@@ -55,6 +58,57 @@ def _sweep_table(name: str) -> Table:
         ),
         notes=(f"{len(grid.workloads)} workloads, 'all' backends counted as one.",),
     )
+
+
+def _gpus_table() -> Table:
+    from attnprof.capacity_tables import gpus_table
+    from attnprof.gpus import all_gpus
+
+    return gpus_table(all_gpus())
+
+
+def _gpu_table(name: str) -> Table:
+    from attnprof.capacity_tables import gpu_table
+    from attnprof.gpus import gpu_named
+
+    return gpu_table(gpu_named(name))
+
+
+def _engines_table() -> Table:
+    from attnprof.capacity_tables import engines_table
+    from attnprof.engines.profile import all_engines
+
+    return engines_table(all_engines())
+
+
+def _engine_table(name: str) -> Table:
+    from attnprof.capacity_tables import engine_table
+    from attnprof.engines.profile import engine_named
+
+    return engine_table(engine_named(name))
+
+
+def _models_table() -> Table:
+    """Every model profile, counted."""
+    from attnprof.model_tables import models_table
+    from attnprof.models.load import load_model
+
+    return models_table([load_model(name) for name in list_profiles("models")])
+
+
+def _model_table(name: str) -> Table:
+    from attnprof.model_tables import model_table
+    from attnprof.models.load import load_model
+
+    return model_table(load_model(name))
+
+
+_BY_KIND: dict[str, tuple[Callable[[], Table], Callable[[str], Table]]] = {
+    "models": (_models_table, _model_table),
+    "gpus": (_gpus_table, _gpu_table),
+    "engines": (_engines_table, _engine_table),
+    "sweeps": (_sweeps_table, _sweep_table),
+}
 
 
 def _listed(values: object) -> str:

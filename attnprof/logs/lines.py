@@ -34,16 +34,24 @@ def read_log(path: Path) -> str:
     Raises:
         UsageError: Unreadable, too large, or no text.
     """
+    return decode_log(read_bytes(path), str(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a log file.
+
+    Raises:
+        UsageError: Unreadable, or too large.
+    """
     try:
         if path.stat().st_size > MAX_LOG_BYTES:
             raise UsageError(
                 f"{path} has {path.stat().st_size} bytes, more than a start-up log",
                 "give its beginning: head -n 2000",
             )
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "give a log file") from None
-    return decode_log(content, str(path))
 
 
 def decode_log(content: bytes, where: str) -> str:

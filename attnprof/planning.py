@@ -1,0 +1,219 @@
+"""The command line of ``estimate``, ``audit`` and ``validate`` -> a document and its tables."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from attnprof.capacity.request import EstimateRequest
+from attnprof.errors import UsageError
+from attnprof.models.load import load_model
+from attnprof.render import Table
+from attnprof.units import parse_tokens
+
+VALIDATIONS = ("parameters", "serving-cases")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command found: tables for people, a versioned document for programs."""
+
+    tables: list[Table]
+    document: dict[str, Any]
+    is_yes: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateFlags:
+    """The flags of ``estimate`` as typed; lists in ``GRID_FLAGS`` make a grid."""
+
+    model: str
+    gpu: str
+    engine: str = "vllm"
+    tp: str | None = None
+    max_model_len: str | None = None
+    kv_dtype: str = "auto"
+    quantization: str | None = None
+    gpu_memory_utilization: str | None = None
+    max_num_seqs: str | None = None
+    num_gpus: int | None = None
+    pp: int = 1
+    dp: int = 1
+    expert_parallel: bool = False
+    dtype: str | None = None
+    max_num_batched_tokens: int | None = None
+    block_size: int | None = None
+    enforce_eager: bool = False
+    enable_prefix_caching: bool | None = None
+    num_draft_tokens: int = 0
+    prompt_len: str | None = None
+    output_len: str | None = None
+    users: int | None = None
+    price: str | None = None
+
+
+GRID_FLAGS = (
+    "model", "gpu", "engine", "tp", "max_model_len", "kv_dtype", "quantization",
+    "gpu_memory_utilization", "max_num_seqs",
+)  # fmt: skip
+
+
+def answer_estimate(flags: EstimateFlags) -> Answer:
+    """One deployment in depth, or a comparison where a flag holds several values.
+
+    Raises:
+        UsageError: A name that is none, a size out of range, or a flag that a grid has not.
+    """
+    if any("," in (getattr(flags, name) or "") for name in GRID_FLAGS):
+        return _answer_grid(flags)
+    from attnprof.capacity_tables import estimate_tables
+    from attnprof.estimate import estimate
+
+    found = estimate(
+        EstimateRequest(
+            model=load_model(flags.model),
+            gpu=flags.gpu,
+            engine=flags.engine,
+            num_gpus=flags.num_gpus,
+            tp=_one(flags.tp, _whole("tp")),
+            pp=flags.pp,
+            dp=flags.dp,
+            expert_parallel=flags.expert_parallel,
+            max_model_len=_one(flags.max_model_len, parse_tokens),
+            gpu_memory_utilization=_one(flags.gpu_memory_utilization, _share),
+            dtype=flags.dtype,
+            quantization=flags.quantization,
+            kv_dtype=flags.kv_dtype,
+            max_num_seqs=_one(flags.max_num_seqs, _whole("max_num_seqs")),
+            max_num_batched_tokens=flags.max_num_batched_tokens,
+            block_size=flags.block_size,
+            enforce_eager=flags.enforce_eager,
+            enable_prefix_caching=flags.enable_prefix_caching,
+            num_draft_tokens=flags.num_draft_tokens,
+            prompt_len=_one(flags.prompt_len, parse_tokens),
+            output_len=_one(flags.output_len, parse_tokens),
+            users=flags.users,
+            price=flags.price,
+        )
+    )
+    enough = flags.users is None or found.plan.max_concurrency >= flags.users
+    return Answer(estimate_tables(found), found.to_json(), is_yes=found.plan.fits and enough)
+
+
+def _answer_grid(flags: EstimateFlags) -> Answer:
+    from attnprof.capacity_tables import grid_table
+    from attnprof.estimate_grid import GridRequest, estimate_grid
+
+    for field in fields(flags):
+        if field.name not in GRID_FLAGS and getattr(flags, field.name) != field.default:
+            raise UsageError(
+                f"--{field.name.replace('_', '-')} goes with a single deployment, not with lists",
+                f"leave it out, or give one value to each of {', '.join(GRID_FLAGS)}",
+            )
+    grid = estimate_grid(
+        GridRequest(
+            models=tuple(load_model(name) for name in _list(flags.model, str)),
+            gpus=_list(flags.gpu, str),
+            engines=_list(flags.engine, str),
+            max_model_lens=_list(flags.max_model_len or "8k", parse_tokens),
+            tps=_list(flags.tp or "1", _whole("tp")),
+            kv_dtypes=_list(flags.kv_dtype, str),
+            quantizations=_list(flags.quantization, str) or (None,),
+            utilizations=_list(flags.gpu_memory_utilization, _share) or (None,),
+            max_num_seqs=_list(flags.max_num_seqs, _whole("max_num_seqs")) or (None,),
+        )
+    )
+    skipped = [{"what": what, "reason": reason} for what, reason in grid.skipped]
+    document = {"format": 1, "rows": grid.rows(), "skipped": skipped}
+    return Answer([grid_table(grid)], document)
+
+
+def _list(text: str | None, parse: Callable[[str], T]) -> tuple[T, ...]:
+    parts = [part.strip() for part in (text or "").split(",")]
+    return tuple(parse(part) for part in parts if part)
+
+
+def _one(text: str | None, parse: Callable[[str], T]) -> T | None:
+    return None if text is None else parse(text.strip())
+
+
+def _whole(name: str) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < 1:
+            raise UsageError(f"{name} is {text!r}", "write a whole number of at least 1")
+        return int(text)
+
+    return parse
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a share", "write 0.9") from None
+
+
+def answer_audit(
+    content: bytes, where: str, *, model: str | None, gpu: str | None, engine: str | None,
+    write: str | None,
+) -> tuple[Answer, str]:  # fmt: skip
+    """A start-up log against the estimate; the words say what was written, if anything.
+
+    Raises:
+        UsageError: No engine's log, a name that is none, or a profile that cannot be written.
+    """
+    from attnprof.audit import audit_log, write_profile
+    from attnprof.capacity_tables import audit_table
+    from attnprof.logs.lines import decode_log
+    from attnprof.profiles import user_profile_dir
+
+    spec = None if model is None else load_model(model)
+    audit = audit_log(decode_log(content, where), model=spec, gpu=gpu, engine=engine)
+    words = "" if audit.off is None else f"furthest off: {audit.off}"
+    if write is not None:
+        path = write_profile(audit, write, user_profile_dir())
+        words = f"{words}\nwrote {path}; use it with --engine {write}".lstrip()
+    return Answer([audit_table(audit)], audit.to_json()), words
+
+
+def answer_validation(kind: str, path: Path) -> Answer:
+    """Our predictions held against a file of truth.
+
+    Raises:
+        UsageError: No such kind, or the file is not of its format.
+    """
+    from attnprof.errors import nearest
+
+    if kind not in VALIDATIONS:
+        raise UsageError(f"nothing to validate as {kind!r}", nearest(kind, VALIDATIONS))
+    if kind == "parameters":
+        from attnprof.validate_parameters import to_json, validate_parameters
+
+        rows = validate_parameters(path)
+        return Answer([_parameters_table(rows)], to_json(rows))
+    from attnprof.capacity_tables import validation_tables
+    from attnprof.validate_cases import validate_serving_cases
+
+    validation = validate_serving_cases(path)
+    return Answer(validation_tables(validation), validation.to_json())
+
+
+def _parameters_table(rows: Sequence[Any]) -> Table:
+    from attnprof.render import Column
+
+    exact = sum(not row.is_outside for row in rows)
+    return Table(
+        name="parameters",
+        title=f"Parameters: {exact} of {len(rows)} counted exactly",
+        columns=(
+            Column("id", "Configuration"),
+            Column("predicted", "Counted", "{:,}".format, "right"),
+            Column("reported", "Reported", "{:,}".format, "right"),
+            Column("relative_error", "Error", "{:+.4%}".format, "right"),
+            Column("note", "Note", wraps=True, priority=1),
+        ),
+        rows=tuple(row.to_json() for row in sorted(rows, key=lambda row: not row.is_outside)),
+        alarming=lambda row: bool(row["outside"]),
+    )
