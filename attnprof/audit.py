@@ -1,12 +1,13 @@
 """An engine's start-up log -> each of its figures held against the estimate."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from attnprof.audit_terms import AuditTerm, terms_of
 from attnprof.capacity.request import EstimateRequest, deployment_of
-from attnprof.engines.base import Deployment
+from attnprof.engines.base import Deployment, MemoryPlan
 from attnprof.engines.registry import plan_memory
 from attnprof.errors import UsageError
 from attnprof.gpus import gpu_named
@@ -264,7 +265,8 @@ def write_profile(audit: Audit, name: str, folder: Path) -> Path:
     """Save what the log measured as an engine profile of the user, for later estimates.
 
     The memory outside torch and that of graphs are kept as they are, activations and weights as a
-    ratio to the prediction, since they follow the settings.
+    ratio to the prediction, since they follow the settings. Where the log gives no such parts, what
+    the cache is smaller by than predicted counts as outside torch.
 
     Raises:
         UsageError: The log holds no overhead, the name is none, or the folder is not writable.
@@ -279,8 +281,9 @@ def write_profile(audit: Audit, name: str, folder: Path) -> Path:
     overheads: list[str] = []
     figures = audit.log.figures
     plan = plan_memory(audit.deployment)
-    if "runtime" in figures and figures["runtime"] >= 0:
-        overheads.append(f"  runtime_bytes: {round(figures['runtime'])}")
+    runtime = figures.get("runtime", _unexplained_bytes(plan, figures))
+    if runtime is not None and runtime >= 0:
+        overheads.append(f"  runtime_bytes: {round(runtime)}")
     if figures.get("graphs", 0) > 0:
         overheads.append(f"  graph_bytes: {round(figures['graphs'])}")
     for key, predicted in (("activation", plan.activation_bytes), ("weight", plan.weight_bytes)):
@@ -304,6 +307,17 @@ def write_profile(audit: Audit, name: str, folder: Path) -> Path:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "name another folder") from None
     return path
+
+
+def _unexplained_bytes(plan: MemoryPlan, figures: Mapping[str, float]) -> float | None:
+    """What else the engine took, where its log gives weights and cache and not the parts between.
+
+    Activations stay as predicted; all that the cache is smaller by counts as outside torch.
+    """
+    if "kv" not in figures or "weights" not in figures or "activation" in figures:
+        return None
+    taken = plan.weight_bytes + plan.kv_bytes - figures["weights"] - figures["kv"]
+    return plan.runtime_bytes + taken
 
 
 def _one_line(text: str) -> str:

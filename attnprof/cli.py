@@ -2,8 +2,6 @@
 
 import os
 import sys
-import tempfile
-import traceback
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -419,6 +417,9 @@ def main() -> None:
 
 
 def _report_bug(bug: Exception) -> int:
+    import tempfile
+    import traceback
+
     with tempfile.NamedTemporaryFile(
         "w", prefix="attnprof-bug-", suffix=".txt", delete=False, encoding="utf-8"
     ) as kept:

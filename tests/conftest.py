@@ -1,4 +1,4 @@
-"""Golden files: `pytest --update-golden` rewrites them, and the diff is read."""
+"""Golden files, which `pytest --update-golden` rewrites, and an empty folder to work in."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,3 +24,12 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return check
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that is no checkout, where the command runs; caches and profiles apart."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ATTNPROF_PROFILES", str(tmp_path / "profiles"))
+    return tmp_path

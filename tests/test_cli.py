@@ -1,7 +1,6 @@
 """The command line as a user meets it: what it prints, where, and the exit code."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,19 +9,9 @@ import pytest
 
 from attnprof import cli
 from attnprof.errors import CannotMeasureError, UsageError
+from tests.command import attnprof
 
 HEAVY = {"torch", "pandas", "scipy", "numpy", "matplotlib", "pyarrow"}
-
-
-def attnprof(*args: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own, as a shell would."""
-    return subprocess.run(
-        [sys.executable, "-m", "attnprof", *args],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "160"},
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("args", [("--help",), ("--version",), ("sweep", "--help")])
@@ -91,15 +80,6 @@ def test_a_bug_keeps_its_traceback_in_a_file_that_it_names(
 
 
 SYNTHETIC = ("--device", "synthetic?noise=0.01", "--quiet")
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder that is no checkout, where the command runs; caches and profiles apart."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("ATTNPROF_PROFILES", str(tmp_path / "profiles"))
-    return tmp_path
 
 
 def test_a_sweep_measures_fits_and_reports(folder: Path) -> None:
