@@ -373,12 +373,18 @@ def audit(
 def validate(
     kind: Annotated[str, typer.Argument(help="parameters, serving-cases.")],
     file: Annotated[Path, typer.Argument(help="JSON Lines with what others measured.")],
+    summary: Annotated[
+        bool, typer.Option("--summary", help="The last table alone: errors by stratum.")
+    ] = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
     """Score our predictions against what others measured, line by line."""
+    from dataclasses import replace
+
     from attnprof.planning import answer_validation
 
-    _give(answer_validation(kind, file), output_format)
+    answer = answer_validation(kind, file)
+    _give(replace(answer, tables=answer.tables[-1:]) if summary else answer, output_format)
 
 
 def _give(answer: "Answer", output_format: OutputFormat) -> None:

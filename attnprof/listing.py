@@ -1,15 +1,17 @@
 """Plans, findings and profiles -> the tables that show them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attnprof import units
-from attnprof.backends.support import BACKENDS, Backend
-from attnprof.doctor import Spread
+from attnprof.backends.support import BACKENDS, Backend, unsupported_reason
+from attnprof.doctor import CANNED, Spread
 from attnprof.forecast import Forecast
 from attnprof.grid import Skipped
-from attnprof.machine import Finding
+from attnprof.machine import Finding, meters
 from attnprof.render import Column, Table
+from attnprof.workload import Workload
 
 
 def plan_table(
@@ -69,13 +71,44 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     )
 
 
+def abilities_table(kind: str) -> Table:
+    """What a device of this kind can be measured with here, and what not, each with its reason."""
+    probe = Workload(backend="eager", q_len=1024, kv_len=1024)
+    rows = []
+    for backend in BACKENDS.values():
+        dtypes = backend.dtypes.get(kind, ())
+        reason = unsupported_reason(
+            replace(probe, backend=backend.name, dtype=dtypes[0] if dtypes else "float32"), kind
+        )
+        if reason is None and not backend.installed:
+            reason = f"pip install {backend.package}"
+        rows.append({"what": f"backend {backend.name}", "can": reason is None, "how": reason})
+        if reason is None:
+            rows[-1]["how"] = ", ".join(dtypes)
+    rows += [{"what": what, "can": can, "how": how} for what, can, how in meters(kind)]
+    return Table(
+        name="abilities",
+        title=f"What can be measured on {kind}",
+        columns=(
+            Column("what", "What"),
+            Column("can", "Can", lambda can: "yes" if can else "no"),
+            Column("how", "With, or why not", wraps=True),
+        ),
+        rows=tuple(sorted(rows, key=lambda row: not row["can"])),
+    )
+
+
 def spreads_table(spreads: Sequence[Spread], num_launches: int) -> Table:
     """The self-test: how far launches of identical code lie apart, by workload and clock."""
+    names = {
+        workload.workload_id: f"{workload.phase} {workload.backend} {units.tokens(workload.kv_len)}"
+        for workload in CANNED
+    }
     return Table(
         name="self_test",
         title=f"Self-test: {num_launches} launches of identical code",
         columns=(
-            Column("workload_id", "Workload"),
+            Column("workload_id", "Workload", lambda key: names.get(key, key)),
             Column("clock", "Clock"),
             Column("median_s", "Median", units.seconds, "right", 1),
             Column("sd", "Spread", units.percent, "right"),

@@ -78,6 +78,28 @@ def likely_device_kind() -> str:
     return "cpu"
 
 
+def meters(kind: str) -> list[tuple[str, bool, str]]:
+    """What can be read beside elapsed time on such a device: what, whether, and by which meter."""
+    schedstat = Path("/proc/self/schedstat").exists()
+    rapl = any(os.access(path, os.R_OK) for path in _rapl_counters())
+    nvml = has_package("pynvml")
+    if kind == "cpu":
+        return [
+            ("CPU time", True, "of all threads"),
+            ("waiting for a core", schedstat, "schedstat" if schedstat else "not kept here"),
+            ("peak memory", True, "torch's profiler"),
+            ("energy", rapl, "RAPL" if rapl else "no RAPL counter that may be read"),
+        ]
+    if kind == "cuda":
+        missing = "pip install 'attnprof[nvml]'"
+        return [
+            ("peak memory", True, "torch's allocator"),
+            ("clocks and throttling", nvml, "NVML" if nvml else missing),
+            ("energy", nvml, "NVML" if nvml else missing),
+        ]
+    return [("peak memory", True, "torch's allocator")]
+
+
 def findings() -> list[Finding]:
     """All that can be told of this computer without measuring anything."""
     return [
@@ -169,9 +191,13 @@ def _memory_findings() -> list[Finding]:
     return found
 
 
+def _rapl_counters() -> list[Path]:
+    return sorted(Path("/sys/class/powercap").glob("*/energy_uj"))
+
+
 def _meter_findings() -> list[Finding]:
     found = []
-    rapl = sorted(Path("/sys/class/powercap").glob("*/energy_uj"))
+    rapl = _rapl_counters()
     if not rapl:
         found.append(Finding("CPU energy", "no RAPL counter", "missing", "energy stays unknown"))
     elif not os.access(rapl[0], os.R_OK):

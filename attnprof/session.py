@@ -277,12 +277,11 @@ def doctor(
     device: str, threads: int | None, *, self_test: bool, tell: Callable[[str], None]
 ) -> tuple[list[Table], str]:
     """What disturbs this machine, and, measured, what it can tell apart."""
-    from attnprof.listing import findings_table, spreads_table
+    from attnprof.listing import abilities_table, findings_table, spreads_table
 
-    tables = [findings_table(machine.findings())]
+    tables = [findings_table(machine.findings()), abilities_table(_device_kind(device))]
     if not self_test:
         return tables, "no self-test was made"
-    _device_kind(device)
     from attnprof.doctor import CANNED, NUM_LAUNCHES, verdict
     from attnprof.doctor import self_test as test
     from attnprof.launches import launch_medians

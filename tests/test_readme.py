@@ -1,4 +1,4 @@
-"""The README's commands print what the README says: ``pytest --update-golden`` writes it anew.
+"""Commands print what README and docs say they do: ``pytest --update-golden`` writes it anew.
 
 A block ``console`` holds commands after ``$`` and what they print at 100 columns; a last line ``…``
 stands for the rest.
@@ -13,14 +13,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)^```$", re.M | re.S)
 SHOWN_LINES = 45
 
-COMMANDS = [found["command"] for found in BLOCK.finditer(README.read_text(encoding="utf-8"))]
+COMMANDS = [
+    pytest.param(page, found["command"], id=f"{page.name}: {found['command']}")
+    for page in PAGES
+    for found in BLOCK.finditer(page.read_text(encoding="utf-8"))
+]
 
 
-def printed(command: str, tmp_path: Path) -> str:
+def printed(command: str, folder: Path) -> str:
     words = shlex.split(command)
     assert words[0] == "attnprof"
     done = subprocess.run(
@@ -34,29 +38,32 @@ def printed(command: str, tmp_path: Path) -> str:
             "COLUMNS": "100",
             "NO_COLOR": "1",
             "PYTHONPATH": str(ROOT),
-            "ATTNPROF_PROFILES": str(tmp_path),
-            "HOME": str(tmp_path),
+            "ATTNPROF_PROFILES": str(folder),
+            "HOME": str(folder),
         },
     )
     return done.stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_prints_what_the_readme_says(
-    command: str, tmp_path: Path, request: pytest.FixtureRequest
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_a_command_prints_what_the_page_says(
+    page: Path, command: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    if "../shared/" in command and not (ROOT / "../shared").is_dir():
+        pytest.skip("the files of truth lie beside the checkout")
     output = printed(command, tmp_path)
-    text = README.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     if request.config.getoption("--update-golden"):
         lines = output.splitlines(keepends=True)
-        shown = output if len(lines) <= SHOWN_LINES else "".join(lines[:SHOWN_LINES]) + "…\n"
+        whole = page.parent.name == "docs" or len(lines) <= SHOWN_LINES
+        shown = output if whole else "".join(lines[:SHOWN_LINES]) + "…\n"
         text = BLOCK.sub(
             lambda found: (
                 f"```console\n$ {command}\n{shown}```" if found["command"] == command else found[0]
             ),
             text,
         )
-        README.write_text(text, encoding="utf-8")
+        page.write_text(text, encoding="utf-8")
     said = next(f["output"] for f in BLOCK.finditer(text) if f["command"] == command)
     beginning = said.removesuffix("…\n")
     assert beginning
@@ -64,5 +71,5 @@ def test_a_command_prints_what_the_readme_says(
     assert said.endswith("…\n") or output == said
 
 
-def test_the_readme_shows_what_it_prints() -> None:
-    assert len(COMMANDS) >= 2
+def test_the_pages_show_what_commands_print() -> None:
+    assert len(COMMANDS) >= 4
