@@ -1,0 +1,39 @@
+import pytest
+
+from attnprof.backends.support import BACKENDS
+from attnprof.doctor import Spread
+from attnprof.errors import UsageError
+from attnprof.grid import AXES
+from attnprof.listing import abilities_table, spreads_table
+from attnprof.shelf import KINDS, shelf_tables
+
+
+def test_what_cannot_be_measured_says_why() -> None:
+    for kind in ("cpu", "cuda", "mps", "synthetic"):
+        rows = abilities_table(kind).rows
+        named = {row["what"] for row in rows}
+        assert {f"backend {name}" for name in BACKENDS} <= named
+        assert all(row["how"] for row in rows if not row["can"])
+    by_name = {row["what"]: row for row in abilities_table("cpu").rows}
+    assert by_name["backend flash"]["can"]
+    assert by_name["backend cudnn"]["how"] == "cudnn does not run on cpu"
+
+
+def test_the_shelf_has_every_axis_and_every_backend() -> None:
+    assert {row["name"] for row in shelf_tables("axes")[0].rows} == set(AXES)
+    assert {row["name"] for row in shelf_tables("backends")[0].rows} == set(BACKENDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_of_a_kind_is_shown_alone_and_a_typo_is_answered(kind: str) -> None:
+    listed = shelf_tables(kind)[0].rows
+    name = str(listed[0]["name"])
+    (one,) = shelf_tables(kind, name)
+    assert one.rows
+    with pytest.raises(UsageError):
+        shelf_tables(kind, f"{name}-no-such")
+
+
+def test_the_median_launch_is_the_one_that_is_shown() -> None:
+    table = spreads_table([Spread("w", "wall", (3.0, 1.0, 2.0), 0.1)], 3)
+    assert table.rows[0]["median_s"] == 2.0
