@@ -360,7 +360,8 @@ def activation_bytes(workload: Workload) -> int:
 
 
 def cache_bytes(workload: Workload, kv_len: int) -> tuple[int, int, int]:
-    """Bytes useful, allocated, and at the highest of the step that appends token ``kv_len``."""
+    """Bytes useful, allocated, and at the highest of the step that appends token ``kv_len``: with
+    a contiguous cache the last layer's old V is then still beside the new one, its old K gone."""
     useful = _kv_bytes(workload, workload.batch_size * kv_len)
     if workload.kv_cache == "static":
         allocated = _kv_bytes(workload, workload.batch_size * workload.kv_len)
@@ -369,8 +370,8 @@ def cache_bytes(workload: Workload, kv_len: int) -> tuple[int, int, int]:
         slots = math.ceil(kv_len / PAGED_BLOCK_TOKENS) * PAGED_BLOCK_TOKENS
         allocated = _kv_bytes(workload, workload.batch_size * slots)
         return useful, allocated, allocated
-    copied = _kv_bytes(workload, workload.batch_size * (kv_len - 1)) // workload.num_layers
-    return useful, useful, useful + copied
+    old = _kv_bytes(workload, workload.batch_size * (kv_len - 1)) // workload.num_layers
+    return useful, useful, useful + old // 2
 
 
 def _kv_bytes(workload: Workload, num_tokens: int) -> int:
