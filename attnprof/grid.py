@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -150,12 +151,16 @@ def parse_values(axis: Axis, given: Any) -> tuple[Any, ...]:
     values: list[Any] = []
     for part in parts:
         values.extend(_parse_part(axis, part))
+        if len(values) > MAX_WORKLOADS:
+            raise UsageError(
+                f"axis {axis.name} has more than {MAX_WORKLOADS:,} values", "take fewer"
+            )
     return tuple(dict.fromkeys(values))
 
 
 def _parse_part(axis: Axis, part: Any) -> Iterable[Any]:
     if isinstance(part, bool) or not isinstance(part, str | int):
-        raise UsageError(f"axis {axis.name} got {part!r}", f"it takes {axis.help}")
+        raise UsageError(f"axis {axis.name} got {reprlib.repr(part)}", f"it takes {axis.help}")
     text = str(part).strip()
     span = _RANGE.fullmatch(text)
     try:
@@ -230,6 +235,11 @@ def expand(
                 skipped.setdefault(made)
             else:
                 workloads.setdefault(made)
+        if len(workloads) + len(skipped) > MAX_WORKLOADS:
+            raise UsageError(
+                f"{name!r} has more than {MAX_WORKLOADS:,} combinations in all its groups",
+                "take fewer values on an axis, or several sweeps",
+            )
     if not workloads:
         reason = next(iter(skipped)).reason if skipped else "no group has that phase"
         raise UsageError(f"nothing to run: {reason}", "change the axis that it names")
@@ -237,8 +247,20 @@ def expand(
 
 
 def _parsed(given: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    axes = {axis_named(name): values for name, values in given.items()}
-    return {axis.name: parse_values(axis, values) for axis, values in axes.items()}
+    return {name: parse_values(AXES[name], values) for name, values in _by_full_name(given).items()}
+
+
+def _by_full_name(given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given`` with its axes by their full names, so that a short name cannot hide a long one."""
+    found: dict[str, Any] = {}
+    for name, values in given.items():
+        axis = axis_named(name)
+        if axis.name in found:
+            raise UsageError(
+                f"axis {axis.name} is given twice, once as {name!r}", "give its values once"
+            )
+        found[axis.name] = values
+    return found
 
 
 def _overridden(
@@ -315,10 +337,21 @@ def sweep_groups(data: Any, where: str) -> tuple[str, dict[str, dict[str, Any]]]
             raise UsageError(f"{where}: unknown key {key!r}", nearest(str(key), known))
     groups, defaults = data.get("groups"), data.get("defaults") or {}
     if not isinstance(groups, dict) or not groups or not isinstance(defaults, dict):
-        raise UsageError(f"{where}: groups is {groups!r}", "write groups: {prefill: {seq_len: 1k}}")
-    for group, axes in groups.items():
-        if not isinstance(axes, dict):
-            raise UsageError(f"{where}: group {group!r} is {axes!r}", "write {axis: values}")
-    return str(data.get("name", where)), {
-        str(group): {**defaults, **axes} for group, axes in groups.items()
-    }
+        raise UsageError(
+            f"{where}: groups is {reprlib.repr(groups)}", "write groups: {prefill: {seq_len: 1k}}"
+        )
+    name = data.get("name", where)
+    if not isinstance(name, str) or not name.isprintable():
+        raise UsageError(f"{where}: name is {reprlib.repr(name)}", "write a name of one line")
+    for group, axes in (("defaults", defaults), *groups.items()):
+        if not isinstance(axes, dict) or not all(isinstance(axis, str) for axis in axes):
+            raise UsageError(
+                f"{where}: group {group!r} is {reprlib.repr(axes)}", "write {axis: values}"
+            )
+    try:
+        usual = _by_full_name(defaults)
+        return name, {
+            str(group): {**usual, **_by_full_name(axes)} for group, axes in groups.items()
+        }
+    except UsageError as error:
+        raise UsageError(f"{where}: {error.problem}", error.fix) from None

@@ -71,27 +71,90 @@ def load_profile(kind: str, name: str) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping, read safely: no tags, no code.
+    """A YAML file that holds a mapping, read safely: no tags, no code, no key twice.
 
     Raises:
-        UsageError: Unreadable, too large, not YAML, or not a mapping of text keys.
+        UsageError: Unreadable, too large (also once its aliases are written out), not YAML, or
+            not a mapping of text keys.
     """
     import yaml
 
-    # libyaml's loader is ten times faster; PyYAML has it where it was built with libyaml.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        if path.stat().st_size > MAX_PROFILE_BYTES:
-            raise UsageError(f"{path} is larger than a profile may be", "give a YAML profile")
-        content = yaml.load(path.read_text(encoding="utf-8"), loader)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}", "give a YAML profile") from None
+        with path.open("rb") as file:  # of a device or a pipe, the size is known only by reading
+            data = file.read(MAX_PROFILE_BYTES + 1)
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if len(data) <= MAX_PROFILE_BYTES:
+            raise UsageError(
+                f"{path} is not UTF-8: {error.reason}", "give a YAML profile"
+            ) from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "give a YAML profile") from None
+    if len(data) > MAX_PROFILE_BYTES:
+        raise UsageError(f"{path} is larger than a profile may be", "give a YAML profile")
+    try:
+        # libyaml's loader is ten times faster; PyYAML has it where it was built with libyaml.
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+        try:
+            node = loader.get_single_node()
+            if node is not None:
+                _refuse_odd_nodes(path, node)
+            content = None if node is None else loader.construct_document(node)
+        finally:
+            loader.dispose()
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        first_line = (str(error).splitlines() or ["recursion"])[0]
-        raise UsageError(f"{path} is not YAML: {first_line}", "correct the file") from None
+        raise UsageError(f"{path} is not YAML: {_yaml_words(error)}", "correct the file") from None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise UsageError(f"{path} holds no mapping of names to values", "write 'key: value' lines")
     return content
+
+
+def _refuse_odd_nodes(path: Path, root: Any) -> None:
+    """No key twice in a mapping, and no aliases that unfold to more than a profile can hold.
+
+    Raises:
+        UsageError: There is one, or an alias of something to itself.
+    """
+    sizes: dict[int, int | None] = {}  # None: entered, and not left yet
+
+    def size_of(node: Any) -> int:
+        known = sizes.get(id(node), 0)
+        if known is None:
+            raise UsageError(f"{path} holds an alias of itself", "write the values out")
+        if known:
+            return known
+        sizes[id(node)] = None
+        size = 1
+        if isinstance(node.value, list):
+            pairs = [item for item in node.value if isinstance(item, tuple)]
+            seen: set[str] = set()
+            for key, _ in pairs:
+                if isinstance(key.value, str) and key.value in seen:
+                    line = key.start_mark.line + 1
+                    raise UsageError(
+                        f"{path} line {line}: the key {key.value!r} is there before",
+                        "keep one of them",
+                    )
+                if isinstance(key.value, str):
+                    seen.add(key.value)
+            size += sum(
+                sum(map(size_of, item)) if isinstance(item, tuple) else size_of(item)
+                for item in node.value
+            )
+        if size > MAX_PROFILE_BYTES:
+            raise UsageError(f"{path} unfolds to more than a profile may be", "use fewer aliases")
+        sizes[id(node)] = size
+        return size
+
+    size_of(root)
+
+
+def _yaml_words(error: Exception) -> str:
+    """What is wrong, and in which line where the parser says so."""
+    problem = getattr(error, "problem", None) or (str(error).splitlines() or [""])[0]
+    mark = getattr(error, "problem_mark", None)
+    words = problem or "nested too deeply"
+    return f"line {mark.line + 1}: {words}" if mark is not None else words
 
 
 def check_keys(

@@ -172,3 +172,29 @@ def test_typed_phases_choose_among_the_groups() -> None:
     assert [(w.phase, w.kv_len) for w in decodes.workloads] == [("decode", 128), ("decode", 256)]
     with pytest.raises(UsageError, match="no group has that phase"):
         expand("t", {"a": groups["a"]}, {"phase": "decode"})
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [{"seq_len": "1k", "n": "2k"}, {"kv-heads": "1", "num_kv_heads": "2"}],
+)
+def test_an_axis_given_under_two_of_its_names_is_refused(overrides: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="given twice"):
+        expand("x", {"g": {}}, overrides)
+
+
+def test_a_group_overrides_a_default_under_another_of_its_names() -> None:
+    data = {"name": "x", "defaults": {"heads": 4}, "groups": {"g": {"num_q_heads": 2, "n": 8}}}
+    _, groups = sweep_groups(data, "x.yaml")
+    assert [one.num_q_heads for one in expand("x", groups).workloads] == [2]
+
+
+def test_all_groups_together_are_counted() -> None:
+    groups = {f"g{i}": {"seq_len": "1..9999+1", "head_dim": i} for i in range(1, 1000)}
+    with pytest.raises(UsageError, match="in all its groups"):
+        expand("x", groups)
+
+
+def test_the_values_of_an_axis_are_counted_while_they_are_read() -> None:
+    with pytest.raises(UsageError, match="more than 10,000 values"):
+        parse_values(AXES["seq_len"], ["1..10000+1"] * 10**7)
