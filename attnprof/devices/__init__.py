@@ -9,6 +9,25 @@ from attnprof.errors import CannotMeasureError, UsageError, nearest
 DEVICES = ("auto", "cpu", "cuda", "rocm", "mps", "xpu", "synthetic")
 
 
+def kind_of(name: str) -> str:
+    """The kind of the device called ``name``, without looking whether it is there.
+
+    >>> kind_of("cuda:1")
+    'cuda'
+
+    Raises:
+        UsageError: No such kind, or something behind it that such a device does not take.
+    """
+    kind = name.split("?")[0].split(":")[0]
+    if kind not in DEVICES:
+        raise UsageError(f"unknown device {name!r}", nearest(kind, DEVICES))
+    rest = name.removeprefix(kind)
+    sign = {"synthetic": "?", "cuda": ":", "rocm": ":", "xpu": ":"}.get(kind)
+    if rest and (sign is None or not rest.startswith(sign)):
+        raise UsageError(f"device {kind} takes no {rest!r}", f"write --device {kind}")
+    return kind
+
+
 def open_device(name: str, threads: int | None = None, **settings: Any) -> Device:
     """The device called ``name``, ready to build workloads.
 
@@ -22,9 +41,7 @@ def open_device(name: str, threads: int | None = None, **settings: Any) -> Devic
         UsageError: No such kind of device.
         CannotMeasureError: The device is not there, or torch is not.
     """
-    kind = name.split("?")[0].split(":")[0]
-    if kind not in DEVICES:
-        raise UsageError(f"unknown device {name!r}", nearest(kind, DEVICES))
+    kind = kind_of(name)
     if kind == "synthetic":
         from attnprof.devices.synthetic import open_synthetic
 

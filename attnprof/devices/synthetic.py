@@ -32,6 +32,24 @@ FIRST_CALL_FACTOR = 5.0
 QUADRATIC_BACKENDS = ("eager", "math")
 RULERS_S = {"matmul_s": 1e-3, "copy_s": 2e-3}
 
+# What a law may say, least and most; of what is not named here, anything from zero up.
+_BOUNDS = {
+    "t0": (0.0, 1e6),
+    "flops": (1.0, 1e21),
+    "bandwidth": (1.0, 1e18),
+    "compute_efficiency": (1e-6, 1.0),
+    "memory_efficiency": (1e-6, 1.0),
+    "noise": (0.0, 3.0),
+    "launch": (0.0, 3.0),
+    "spikes": (0.0, 1.0),
+    "spike": (1e-3, 1e6),
+    "drift": (0.0, 1e3),
+    "contended": (0.0, 1.0),
+    "memory": (1, 2**60),
+    "pace": (0.0, 3600.0),
+    "slow": (1e-6, 1e6),
+}
+
 Globs = tuple[str, ...]
 
 
@@ -89,7 +107,8 @@ def parse_law(spec: str) -> Law:
     (('decode*', 1.1),)
 
     Raises:
-        UsageError: A key that the law does not have, or a value of another kind.
+        UsageError: A key that the law does not have, one that is given twice, or a value of
+            another kind or beyond its bounds.
     """
     known = {one.name: one.default for one in fields(Law)}
     given: dict[str, Any] = {}
@@ -100,32 +119,42 @@ def parse_law(spec: str) -> Law:
             raise UsageError(f"the synthetic device has no {key!r}", nearest(key, list(known)))
         if not equals or not text:
             raise UsageError(f"{key!r} has no value", f"write synthetic?{key}=...")
+        if key in given:
+            raise UsageError(f"{key!r} is given twice", "divide several patterns by commas")
         given[key] = _value(key, text, known[key])
     return Law(**given)
 
 
 def _value(key: str, text: str, default: Any) -> Any:
-    if key == "memory":
-        return parse_bytes(text)
-    if key in ("pace", "t0"):
-        return parse_seconds(text)
     if key == "slow":
         return tuple(_slowdown(part) for part in text.split(","))
     if isinstance(default, tuple):
         return tuple(text.split(","))
+    if key == "memory":
+        return _within_bounds(key, text, parse_bytes(text))
+    if key in ("pace", "t0"):
+        return _within_bounds(key, text, parse_seconds(text))
     try:
-        number = type(default)(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or number < 0:
-        raise UsageError(f"{key}={text!r} is not a number", f"write synthetic?{key}={default}")
+        return _within_bounds(key, text, type(default)(text))
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{key}={text!r} is not a number", f"write synthetic?{key}={default}"
+        ) from None
+
+
+def _within_bounds(key: str, text: str, number: Any) -> Any:
+    least, most = _BOUNDS.get(key, (0, math.inf))
+    if not (least <= number <= most and math.isfinite(number)):
+        raise UsageError(
+            f"{key}={text!r} is out of bounds", f"write a number from {least:g} to {most:g}"
+        )
     return number
 
 
 def _slowdown(text: str) -> tuple[str, float]:
     pattern, _, factor = text.rpartition(":")
     try:
-        return pattern, float(factor)
+        return pattern, _within_bounds("slow", text, float(factor))
     except ValueError:
         raise UsageError(f"slow={text!r} names no factor", "write slow=decode*:1.1") from None
 

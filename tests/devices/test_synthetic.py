@@ -125,7 +125,7 @@ def test_failures_that_raise_are_those_of_a_device() -> None:
         ("synthetic?nose=1", "did you mean 'noise'?"),
         ("synthetic?noise=loud", "noise='loud' is not a number"),
         ("synthetic?noise", "'noise' has no value"),
-        ("synthetic?noise=-1", "noise='-1' is not a number"),
+        ("synthetic?noise=-1", "noise='-1' is out of bounds"),
         ("synthetic?memory=lots", "'lots' is not a size"),
         ("synthetic?slow=decode*", "names no factor"),
     ],
@@ -134,3 +134,27 @@ def test_a_law_that_cannot_be_read_says_what_is_wrong(spec: str, said: str) -> N
     with pytest.raises(UsageError) as caught:
         open_device(spec)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "bandwidth=0", "flops=0", "compute_efficiency=0", "memory=0", "memory=1e40GiB", "slow=*:0",
+        "slow=*:nan", "slow=*:-1", "slow=*:1e400", "noise=1e9", "drift=1e308", "spikes=7",
+        "t0=1e300s", "bandwidth=1e-300", "flops=inf",
+    ],
+)  # fmt: skip
+def test_a_law_under_which_no_time_passes_or_none_ends_is_refused(setting: str) -> None:
+    with pytest.raises(UsageError, match="out of bounds"):
+        parse_law(f"synthetic?{setting}")
+
+
+def test_a_setting_given_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="'hang' is given twice"):
+        parse_law("synthetic?hang=a*&hang=b*")
+
+
+@pytest.mark.parametrize("name", ["cpu:1", "cpu?noise=1", "auto:0", "synthetic:3", "mps?x"])
+def test_what_a_device_does_not_take_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="takes no"):
+        open_device(name)
