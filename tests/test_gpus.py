@@ -117,7 +117,7 @@ def test_a_binary_or_missing_file_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         read_gpu(path)
     path.write_bytes(b"\xff\x00\x01" * 100)
-    with pytest.raises(UsageError, match="cannot read"):
+    with pytest.raises(UsageError, match="not UTF-8"):
         read_gpu(path)
     path.write_text("- a\n", encoding="utf-8")
     with pytest.raises(UsageError, match="holds no mapping"):

@@ -62,6 +62,25 @@ class _Best(NamedTuple):
     contended: bool
 
 
+class _Roof(NamedTuple):
+    """A rate by the wall and by CPU second."""
+
+    per_s: float
+    per_cpu_s: float
+    contended: bool
+
+    @classmethod
+    def of(cls, amount: float, best: _Best) -> "_Roof":
+        return cls(amount / best.wall_s, amount / best.cpu_s, best.contended)
+
+    def at_least(self, other: "_Roof") -> "_Roof":
+        return _Roof(
+            max(self.per_s, other.per_s),
+            max(self.per_cpu_s, other.per_cpu_s),
+            self.contended or other.contended,
+        )
+
+
 def cpu_ceilings(
     dtypes: tuple[str, ...], cpu_clock: Callable[[], int], threads: int
 ) -> dict[str, Any]:
@@ -79,25 +98,28 @@ def cpu_ceilings(
     num_bytes = min(4 * l3_bytes, (cpu_meters.available_bytes() or 2**30) // 8)
     source = torch.ones(num_bytes // 4)
     target = torch.empty_like(source)
-    copy = _best(lambda: target.copy_(source), COPY_REPEATS, MATMUL_LIMIT_S, cpu_clock, threads)
-    moved = 2 * source.nbytes
-    raised = _matmul_rate("float32", cpu_clock, threads)
-    matmul = {}
+    copied = _best(lambda: target.copy_(source), COPY_REPEATS, MATMUL_LIMIT_S, cpu_clock, threads)
+    copy = _Roof.of(2 * source.nbytes, copied)
+    raised = _matmul_roof("float32", cpu_clock, threads)
+    matmul: dict[str, _Roof] = {}
     for dtype in dtypes:
-        rate = raised if dtype == "float32" else _matmul_rate(dtype, cpu_clock, threads)
-        if rate is not None and raised is not None and dtype != "float64":
-            rate = {unit: max(value, raised[unit]) for unit, value in rate.items()}
-        if rate is not None:
-            matmul[dtype] = rate
+        roof = raised if dtype == "float32" else _matmul_roof(dtype, cpu_clock, threads)
+        if roof is not None and raised is not None and dtype != "float64":
+            roof = roof.at_least(raised)
+        if roof is not None:
+            matmul[dtype] = roof
     return {
-        "copy_bytes_per_s": moved / copy.wall_s,
-        "copy_bytes_per_cpu_s": moved / copy.cpu_s,
-        "matmul": matmul,
-        "contended": copy.contended or any(rate.pop("contended") for rate in matmul.values()),
+        "copy_bytes_per_s": copy.per_s,
+        "copy_bytes_per_cpu_s": copy.per_cpu_s,
+        "matmul": {
+            dtype: {"flops_per_s": roof.per_s, "flops_per_cpu_s": roof.per_cpu_s}
+            for dtype, roof in matmul.items()
+        },
+        "contended": any(roof.contended for roof in (copy, *matmul.values())),
     }
 
 
-def _matmul_rate(dtype: str, cpu_clock: Callable[[], int], threads: int) -> dict[str, float] | None:
+def _matmul_roof(dtype: str, cpu_clock: Callable[[], int], threads: int) -> _Roof | None:
     """At the largest size that takes no more than some tens of milliseconds: where a dtype has no
     fast path, a thousandth of the rate of another is the truth, and told at a smaller size."""
     size = MATMUL_SIZES[0]
@@ -112,13 +134,7 @@ def _matmul_rate(dtype: str, cpu_clock: Callable[[], int], threads: int) -> dict
                 break
     except RuntimeError:  # torch cannot multiply this dtype here, or not make it
         return None
-    best = _best(call, 10, MATMUL_LIMIT_S, cpu_clock, threads)
-    flops = 2 * size**3
-    return {
-        "flops_per_s": flops / best.wall_s,
-        "flops_per_cpu_s": flops / best.cpu_s,
-        "contended": best.contended,
-    }
+    return _Roof.of(2 * size**3, _best(call, 10, MATMUL_LIMIT_S, cpu_clock, threads))
 
 
 def _best(
