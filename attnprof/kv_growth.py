@@ -13,7 +13,7 @@ WITHIN = 0.01  # of theory's bytes a token; more is wrong
 def kv_fits(records: Sequence[Record]) -> list[dict[str, Any]]:
     """One entry for each cache that was grown, and each decode measured at several lengths."""
     varying = varying_keys(records)
-    good = [record for record in records if is_ok(record)]
+    good = [record for record in records if is_ok(record) and positive(record.get("kv_len"))]
     grown = [
         _entry(record, varying, points, _shape_of_growth(record["growth"]))
         for record in good
@@ -95,11 +95,14 @@ def _shape_of_growth(growth: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if point.get("peak_bytes") is not None
     ]
     overshoot = max(overshoots, default=None)
+    # Of a long growth not every step is kept: a rise over several may be several.
     rises = [
-        (after["kv_len"], after["allocated_bytes"] - before["allocated_bytes"])
+        after["allocated_bytes"] - before["allocated_bytes"]
         for before, after in itertools.pairwise(growth)
         if after["allocated_bytes"] > before["allocated_bytes"]
+        and after["kv_len"] - before["kv_len"] == 1
     ]
+    step_bytes = _commonest(rises)
     waste = [
         point["allocated_bytes"] / point["useful_bytes"] - 1
         for point in growth
@@ -109,10 +112,10 @@ def _shape_of_growth(growth: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "allocated_bytes": allocated[-1],
         "overshoot_bytes": overshoot,
         "overshoot": overshoot / last["allocated_bytes"] if overshoot is not None else None,
-        "step_bytes": _commonest([rise for _, rise in rises]),
-        "step_tokens": _commonest(
-            [after[0] - before[0] for before, after in itertools.pairwise(rises)]
-        ),
+        "step_bytes": step_bytes,
+        "step_tokens": None
+        if step_bytes is None
+        else round(step_bytes * last["kv_len"] / last["useful_bytes"]),
         "waste_at_end": waste[-1] if waste else None,
         "worst_waste": max(waste, default=None),
     }

@@ -465,6 +465,13 @@ def test_a_paged_cache_shows_its_steps() -> None:
     assert entry["worst_waste"] == pytest.approx(15)
 
 
+def test_a_paged_cache_shows_its_steps_where_not_every_length_was_kept() -> None:
+    kept = {length for edge in range(64, 257, 64) for length in (edge, edge + 1, edge + 3)}
+    points = growth(lambda n: 4096 * 16 * math.ceil(n / 16))
+    entry = grown([point for point in points if point["kv_len"] in kept])
+    assert (entry["step_bytes"], entry["step_tokens"]) == (65536, 16)
+
+
 def test_a_static_cache_shows_its_waste() -> None:
     entry = grown(growth(lambda n: 4096 * 512))
     assert entry["waste_at_end"] == pytest.approx(1)
