@@ -8,6 +8,8 @@ from typing import Any
 
 from attnprof import units
 from attnprof.backends.support import unsupported_reason
+from attnprof.kinds import misfit
+from attnprof.records import Ceilings
 from attnprof.theory.memory import mask_bytes, peak_activation_bytes
 from attnprof.theory.summary import held_bytes, theory_of
 from attnprof.workload import Workload
@@ -137,7 +139,12 @@ def _ceilings_file() -> Path:
 
 
 def remember_ceilings(device: str, threads: int, ceilings: dict[str, Any]) -> None:
-    """Keep what a sweep measured, for the next plan; a cache, so best effort."""
+    """Keep what a sweep measured, for the next plan; a cache, so best effort.
+
+    Not that of the synthetic device, whose roofs are whatever its law says.
+    """
+    if device == "synthetic":
+        return
     path = _ceilings_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,12 +157,13 @@ def remember_ceilings(device: str, threads: int, ceilings: dict[str, Any]) -> No
 
 def remembered_ceilings(device: str, threads: int) -> dict[str, Any] | None:
     """The roofs that the last sweep of such a device measured on this machine."""
-    return _all_remembered().get(f"{device}/{threads}")
+    kept: dict[str, Any] | None = _all_remembered().get(f"{device}/{threads}")
+    return kept if misfit(kept, Ceilings) is None else None
 
 
 def _all_remembered() -> dict[str, Any]:
     try:
         kept = json.loads(_ceilings_file().read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return kept if isinstance(kept, dict) else {}

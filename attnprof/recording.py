@@ -8,9 +8,11 @@ from typing import Any
 
 from attnprof import __version__
 from attnprof.devices.base import GrowthPoint
+from attnprof.errors import UsageError
+from attnprof.kinds import misfit
 from attnprof.measure import Figure, Plan, Pooled, Progress, Visit, plan_for, pool
 from attnprof.medians import NO_INTERVAL, percentile, tukey_outliers
-from attnprof.records import FORMAT, Run
+from attnprof.records import FORMAT, VISITS_FILE, Run
 from attnprof.workload import Workload
 
 FINGERPRINT_FACTS = (
@@ -238,10 +240,18 @@ def unfinished_record(progress: Progress, conditions: Conditions) -> dict[str, A
 def replayed(
     run: Run | None, workloads: Iterable[Workload], plan: Plan, conditions: Conditions
 ) -> dict[str, Progress]:
+    """How far each workload is, by the visits that were kept.
+
+    Raises:
+        UsageError: A visit has a value of another kind.
+    """
     found = {
         workload.workload_id: Progress(workload, plan, conditions.threads) for workload in workloads
     }
-    for visit in run.visits if run else ():
+    for number, visit in enumerate(run.visits if run else (), start=1):
+        wrong = misfit(visit, Visit)
+        if wrong is not None:
+            raise UsageError(f"{VISITS_FILE} line {number}: {wrong}", "remove that line")
         progress = found.get(visit["workload_id"])
         if progress is not None and not progress.settled:
             progress.add(Visit.from_json(visit))

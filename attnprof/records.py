@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, Required, TypedDict
 
 from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.kinds import misfit
+from attnprof.workload import Workload
 
 FORMAT = 1
 RUN_FILE = "run.json"
@@ -20,6 +22,125 @@ LOCK_FILE = ".lock"
 
 # What has to be the same for a run to be resumed; the rest of run.json may differ.
 RESUMED_KEYS = ("format", "device", "fingerprint", "plan", "seed", "workloads")
+
+
+class MatmulRoof(TypedDict):
+    flops_per_s: float
+    flops_per_cpu_s: NotRequired[float | None]
+
+
+class Ceilings(TypedDict, total=False):
+    """The measured roofs of a device."""
+
+    copy_bytes_per_s: float | None
+    copy_bytes_per_cpu_s: float | None
+    matmul: dict[str, MatmulRoof]
+
+
+class _KeptConditions(TypedDict):
+    device_kind: str
+    threads: int | None
+    ceilings: Ceilings
+
+
+class _KeptFacts(TypedDict, total=False):
+    name: str
+    memory_bytes: int | None
+
+
+class _KeptGrid(TypedDict, total=False):
+    name: str
+    workloads: tuple[Workload, ...]
+    skipped: tuple[dict[str, str], ...]
+
+
+class _KeptHeader(TypedDict, total=False):
+    """What may be in ``run.json``; what later code adds is not looked at."""
+
+    command: tuple[str, ...]
+    started: str
+    finished: str | None
+    device: str
+    launch_kind: str
+    conditions: Required[_KeptConditions]
+    facts: _KeptFacts
+    fingerprint: dict[str, Any]
+    plan: dict[str, float]
+    grid: _KeptGrid
+    workloads: tuple[str, ...]
+    notes: tuple[str, ...]
+    timed_share: float | None
+
+
+class _KeptPoint(TypedDict):
+    kv_len: int
+    wall_s: float
+    cpu_s: float | None
+    useful_bytes: int
+    allocated_bytes: int
+    peak_bytes: int | None
+
+
+class _KeptRecord(TypedDict, total=False):
+    """What may be in a record, as far as tables and fits look at it."""
+
+    workload_id: Required[str]
+    status: str
+    reason: str | None
+    phase: str
+    backend: str
+    device: str
+    dtype: str
+    kv_dtype: str
+    variant: str
+    kv_cache: str
+    cache_regime: str
+    scope: str
+    attention: str
+    position: str
+    clock: str | None
+    flags: tuple[str, ...]
+    batch_size: int
+    q_len: int
+    kv_len: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    num_layers: int
+    window_len: int | None
+    start_len: int | None
+    num_samples: int
+    samples_s: tuple[float, ...]
+    samples_cpu_s: tuple[float, ...]
+    median_s: float | None
+    median_low_s: float | None
+    median_high_s: float | None
+    median_wall_s: float | None
+    median_cpu_s: float | None
+    achieved_flops_per_s: float | None
+    mfu: float | None
+    mbu: float | None
+    flops: int
+    bytes_moved: int
+    weight_bytes: int | None
+    kv_bytes: int | None
+    peak_activation_bytes: int | None
+    peak_rss_bytes: int | None
+    theory_kv_bytes: int | None
+    theory_peak_activation_bytes: int | None
+    theory_s: float | None
+    growth: tuple[_KeptPoint, ...] | None
+
+
+class _KeptRulers(TypedDict):
+    rulers: dict[str, float]
+
+
+_KINDS: dict[str, Any] = {
+    RECORDS_FILE: _KeptRecord,
+    VISITS_FILE: dict[str, Any],  # looked at where they are made visits again
+    RULERS_FILE: _KeptRulers,
+}
 
 
 @dataclass(frozen=True)
@@ -60,11 +181,10 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int | None]:
     somebody else wrote into the file.
 
     Raises:
-        UsageError: A line before the last one is not a JSON object.
+        UsageError: A line before the last one is not a JSON object, or the file is unreadable.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+    data = _read_bytes(path)
+    if data is None:
         return [], None
     found: list[dict[str, Any]] = []
     start = 0
@@ -83,12 +203,28 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int | None]:
     return found, None
 
 
+def _read_bytes(path: Path) -> bytes | None:
+    """The content of a file; None where there is none."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", "name a folder that a sweep has written"
+        ) from None
+
+
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(line)
-    except ValueError:
+        value = json.loads(line, parse_constant=_no_number)
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
 
 
 def read_run(path: Path) -> Run:
@@ -105,9 +241,16 @@ def read_run(path: Path) -> Run:
             f"{path / RUN_FILE} has format {header.get('format')!r}, this version reads {FORMAT}",
             "read it with the version that wrote it",
         )
+    found = misfit(header, _KeptHeader)
+    if found is not None:
+        raise UsageError(f"{path / RUN_FILE}: {found}", "measure into another folder")
     kept, torn = {}, []
     for name in (RECORDS_FILE, VISITS_FILE, RULERS_FILE):
         lines, torn_at = read_lines(path / name)
+        for number, line in enumerate(lines, start=1):
+            found = misfit(line, _KINDS[name])
+            if found is not None:
+                raise UsageError(f"{path / name} line {number}: {found}", "remove that line")
         kept[name] = tuple(lines)
         if torn_at is not None:
             torn.append(name)
@@ -115,9 +258,8 @@ def read_run(path: Path) -> Run:
 
 
 def _read_header(path: Path) -> dict[str, Any] | None:
-    try:
-        text = (path / RUN_FILE).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    text = _read_bytes(path / RUN_FILE)
+    if text is None:
         return None
     header = _object(text)
     if header is None:
@@ -167,8 +309,7 @@ class RunDirectory:
         if self.earlier is not None:
             _refuse_other_conditions(self.path, self.earlier.header, header)
             header = {**self.earlier.header, "resumed": header.get("started")}
-        self._header = header
-        self._write_header()
+        self._write_header(header)
         try:
             for name in (RECORDS_FILE, VISITS_FILE, RULERS_FILE):
                 self._journals[name] = _Journal(self.path / name)
@@ -177,8 +318,7 @@ class RunDirectory:
 
     def finish(self, **facts: Any) -> None:
         """Add to ``run.json`` what is known only at the end."""
-        self._header.update(json.loads(strict_json(facts)))
-        self._write_header()
+        self._write_header({**self._header, **json.loads(strict_json(facts))})
 
     def add_visit(self, visit: dict[str, Any]) -> None:
         self._journals[VISITS_FILE].append(visit)
@@ -198,13 +338,13 @@ class RunDirectory:
     def is_started(self) -> bool:
         return bool(self._header)
 
-    def _write_header(self) -> None:
+    def _write_header(self, header: dict[str, Any]) -> None:
         """All of it or nothing: a reader never sees half a header."""
         target = self.path / RUN_FILE
         temporary = target.with_suffix(".tmp")
         try:
             with temporary.open("w", encoding="utf-8") as file:
-                json.dump(self._header, file, indent=1)
+                json.dump(header, file, indent=1)
                 file.write("\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -213,6 +353,7 @@ class RunDirectory:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise _cannot_write(target, error) from None
+        self._header = header
 
 
 @contextlib.contextmanager
@@ -259,10 +400,11 @@ def open_run_directory(
 
 def _make_folder(path: Path, resume: bool) -> list[Path]:
     """Make ``path`` and say which folders were made, the innermost first."""
-    if resume and not (path / RUN_FILE).exists():
-        raise UsageError(f"{path} holds no run to resume", "leave --resume out to start one")
-    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    made: list[Path] = []
     try:
+        if resume and not (path / RUN_FILE).exists():
+            raise UsageError(f"{path} holds no run to resume", "leave --resume out to start one")
+        made = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         _remove_empty(made)

@@ -25,8 +25,11 @@ _UNLIMITED_WIDTH = 10_000
 _LEAST_SENTENCE_WIDTH = 24
 _GAP = 2  # after a column: one place of padding, and one between it and the next
 
-# Control characters, and the invisible ones that reorder or hide text.
-_INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+# Control characters, the invisible ones that reorder or hide text, and halves of surrogate pairs,
+# as which Python holds the bytes of a file name that are no text; no encoding has them.
+_INVISIBLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 _MARKDOWN_SIGNS = re.compile(r"([\\`*\[\]|~])")
 _MARKDOWN_EDGE_UNDERSCORE = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 _FORMULA_STARTS = ("=", "+", "-", "@")

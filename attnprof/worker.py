@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO, NoReturn
 
 from attnprof.devices import open_device
-from attnprof.devices.base import Cell, Device
+from attnprof.devices.base import Cell, Check, Device
 from attnprof.errors import (
     AttnprofError,
     OutOfMemoryError,
@@ -195,10 +195,7 @@ def _visit_phases(device: Device, request: dict[str, Any], phase: _Phases) -> di
             if not check.passed:
                 found["status"] = "wrong_result"
                 found["phase"] = "check"
-                found["reason"] = (
-                    f"differs from {check.reference} by {check.max_abs_error:.3g}, "
-                    f"more than {check.bound:.3g}"
-                )
+                found["reason"] = _wrong_words(check)
                 return found
         found.update(_timed(cell, workload, request, phase))
         if request["first"]:
@@ -210,6 +207,14 @@ def _visit_phases(device: Device, request: dict[str, Any], phase: _Phases) -> di
         return found
     finally:
         cell.close()
+
+
+def _wrong_words(check: Check) -> str:
+    if check.max_abs_error is None:
+        return f"is not finite where {check.reference} is"
+    return (
+        f"differs from {check.reference} by {check.max_abs_error:.3g}, more than {check.bound:.3g}"
+    )
 
 
 def _timed(

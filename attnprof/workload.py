@@ -5,6 +5,7 @@ from typing import Any
 
 from attnprof.dtypes import dtype_named
 from attnprof.errors import UsageError, nearest
+from attnprof.kinds import misfit
 from attnprof.variants import Variant, variant_named
 
 PHASES = ("prefill", "decode", "kv-growth")
@@ -144,16 +145,17 @@ class Workload:
         """The workload that :meth:`to_json` wrote.
 
         Raises:
-            UsageError: A key that a workload does not have, or one that it lacks.
+            UsageError: A key that a workload does not have, one that it lacks, or a value of
+                another kind.
         """
         known = [field.name for field in fields(cls)]
         for key in data:
             if key not in known:
                 raise UsageError(f"a workload has no key {key!r}", nearest(key, known))
-        try:
-            return cls(**data)
-        except TypeError as error:
-            raise UsageError(f"not a workload: {error}") from None
+        found = misfit(data, cls)
+        if found is not None:
+            raise UsageError(f"not a workload: {found}")
+        return cls(**data)
 
 
 def checked(workload: Workload) -> Workload:

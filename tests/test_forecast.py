@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,3 +56,28 @@ def test_measured_ceilings_serve_the_next_plan(
     assert remembered_ceilings("cpu", 2) == CEILINGS
     (tmp_path / "deep" / "ceilings.json").write_text("[1,")
     assert remembered_ceilings("cpu", 2) is None
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"cpu/2": 3.5},
+        {"cpu/2": {"copy_bytes_per_s": "fast"}},
+        {"cpu/2": {"matmul": {"float32": 1e12}}},
+        {"cpu/2": {"matmul": []}},
+    ],
+)
+def test_remembered_ceilings_of_another_kind_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: dict[str, object]
+) -> None:
+    monkeypatch.setattr(planning, "_ceilings_file", lambda: tmp_path / "ceilings.json")
+    (tmp_path / "ceilings.json").write_text(json.dumps(kept))
+    assert remembered_ceilings("cpu", 2) is None
+
+
+def test_the_roofs_of_one_synthetic_law_do_not_foretell_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_ceilings_file", lambda: tmp_path / "ceilings.json")
+    remember_ceilings("synthetic", 2, CEILINGS)
+    assert remembered_ceilings("synthetic", 2) is None

@@ -19,7 +19,8 @@ from attnprof.records import (
 )
 
 HEADER = {"device": "synthetic", "fingerprint": {"kind": "cpu"}, "plan": {"budget_s": 2.0},
-          "seed": 0, "workloads": ["a", "b"]}  # fmt: skip
+          "seed": 0, "workloads": ["a", "b"],
+          "conditions": {"device_kind": "cpu", "threads": 2, "ceilings": {}}}  # fmt: skip
 
 
 @pytest.fixture
@@ -200,29 +201,34 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_every_earlier_line_intact_and_no_half_line(tmp_path: Path) -> None:
     """The limit on file size makes the last write a short one, as a full disk does."""
     script = (
-        "import pathlib, resource, signal, sys\n"
+        "import json, pathlib, resource, signal, sys\n"
         "from attnprof.records import open_run_directory\n"
         "with open_run_directory(pathlib.Path(sys.argv[1])) as directory:\n"
-        "    directory.start({})\n"
+        "    directory.start(json.loads(sys.argv[2]))\n"
         "    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))\n"
         "    for i in range(100):\n"
-        "        directory.add_record({'number': i, 'padding': 'x' * 100})\n"
+        "        directory.add_record({'workload_id': str(i), 'padding': 'x' * 100})\n"
     )
     run_dir = tmp_path / "run"
     filled = subprocess.run(
-        [sys.executable, "-c", script, str(run_dir)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, str(run_dir), json.dumps(HEADER)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "CannotMeasureError: cannot write" in filled.stderr
     assert "records.jsonl: File too large" in filled.stderr
     run = read_run(run_dir)
     assert run.torn == ()
-    assert [record["number"] for record in run.records] == list(range(len(run.records)))
+    assert [record["workload_id"] for record in run.records] == [
+        str(number) for number in range(len(run.records))
+    ]
     assert len(run.records) > 3
     with open_run_directory(run_dir, resume=True) as directory:
-        directory.start({})
-        directory.add_record({"number": "next"})
-    assert read_run(run_dir).records[-1] == {"number": "next"}
+        directory.start(HEADER)
+        directory.add_record({"workload_id": "next"})
+    assert read_run(run_dir).records[-1] == {"workload_id": "next"}
 
 
 def test_a_header_that_cannot_be_written_leaves_the_old_one(
@@ -240,3 +246,82 @@ def test_a_header_that_cannot_be_written_leaves_the_old_one(
     assert (run_dir / RUN_FILE).read_bytes() == before
     assert {path.name for path in run_dir.iterdir()} >= {RUN_FILE, RECORDS_FILE}
     assert not list(run_dir.glob("*.tmp"))
+
+
+def test_a_first_header_that_finds_no_room_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with (
+        pytest.raises(CannotMeasureError, match="No space left on device"),
+        open_run_directory(tmp_path / "runs" / "one") as directory,
+    ):
+        directory.start(HEADER)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "loop", "loop/one"])
+def test_a_path_that_no_folder_can_have_is_said(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for resume in (False, True):
+        with (
+            pytest.raises(UsageError, match=r"cannot|holds no run"),
+            open_run_directory(tmp_path / name, resume=resume),
+        ):
+            pass
+    with pytest.raises(UsageError, match="cannot read"):
+        read_run(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({}, "workload_id is missing"),
+        ({"workload_id": ["a"]}, r"workload_id is \['a'\], not text"),
+        ({"workload_id": "a", "median_s": "fast"}, "median_s is 'fast', not a number from 0 up"),
+        ({"workload_id": "a", "median_s": -0.1}, "median_s is -0.1, not a number from 0 up"),
+        ({"workload_id": "a", "mfu": 1e308}, r"mfu is 1e\+308, not a number"),
+        ({"workload_id": "a", "samples_s": [1, None]}, r"samples_s\[1\] is None, not a number"),
+        ({"workload_id": "a", "flags": "noisy"}, "flags is 'noisy', not a list"),
+        ({"workload_id": "a", "kv_len": 1.5}, "kv_len is 1.5, not a whole number"),
+        ({"workload_id": "a", "growth": [{"kv_len": 1}]}, r"growth\[0\].wall_s is missing"),
+        ({"workload_id": "a", "growth": {}}, "growth is {}, not a list"),
+    ],
+)
+def test_a_record_of_another_kind_is_named_by_its_line(
+    run_dir: Path, record: dict[str, object], words: str
+) -> None:
+    with (run_dir / RECORDS_FILE).open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    with pytest.raises(UsageError, match=rf"records\.jsonl line 3: {words}"):
+        read_run(run_dir)
+
+
+@pytest.mark.parametrize("written", ["NaN", "-Infinity", "1e999"])
+def test_a_number_that_is_none_is_refused(run_dir: Path, written: str) -> None:
+    path = run_dir / RECORDS_FILE
+    path.write_text(f'{{"workload_id":"a","median_s":{written}}}\n{path.read_text()}')
+    with pytest.raises(UsageError, match=r"records\.jsonl line 1"):
+        read_run(run_dir)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"conditions": 3}, "conditions is 3, not keys and values"),
+        ({"conditions": {"device_kind": "cpu"}}, "conditions.* is missing"),
+        ({"workloads": [["a"]]}, r"workloads\[0\] is \['a'\], not text"),
+        ({"grid": True}, "grid is True, not keys and values"),
+        ({"grid": {"workloads": [{"q_len": "8"}]}}, r"grid.workloads\[0\]"),
+        ({"notes": "none"}, "notes is 'none', not a list"),
+    ],
+)
+def test_a_header_of_another_kind_says_where(
+    run_dir: Path, changed: dict[str, object], words: str
+) -> None:
+    (run_dir / RUN_FILE).write_text(json.dumps({"format": 1, **HEADER, **changed}))
+    with pytest.raises(UsageError, match=rf"run\.json: {words}"):
+        read_run(run_dir)

@@ -256,3 +256,12 @@ def _assert_rows_have_all_cells(table: Table) -> None:
     lines = [line for line in markdown_text(table).splitlines() if line.startswith("|")]
     assert len(lines) == len(table.rows) + 2
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(table.columns) + 1}
+
+
+def test_a_name_that_is_no_text_is_written_all_the_same(cpu_run: Path) -> None:
+    """Of a folder whose name is no UTF-8, Python makes halves of surrogate pairs."""
+    header = json.loads((cpu_run / "run.json").read_text())
+    header["command"] = ["attnprof", "sweep", "-o", "b\udcff"]
+    (cpu_run / "run.json").write_text(json.dumps(header))
+    write_reports(cpu_run)
+    assert "b\ufffd" in (cpu_run / "report.md").read_text(encoding="utf-8")

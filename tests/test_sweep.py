@@ -491,3 +491,25 @@ def test_a_sweep_of_the_cpu_measures_real_attention(tmp_path: Path) -> None:
         assert record["median_cpu_s"] > 0
         assert record["kv_bytes"] == record["theory_kv_bytes"]
     assert read_run(tmp_path / "run").header["conditions"]["ceilings"]["matmul"]["float32"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"round": "first"}, "round is 'first', not a whole number"),
+        ({"samples": {"wall_s": [0.1, -0.1]}}, r"samples.wall_s\[1\] is -0.1"),
+        ({"samples": []}, r"samples is \[\], not keys and values"),
+        ({"warm_up": {"wall_s": [0.1]}}, "warm_up.settled is missing"),
+        ({"loops": 3}, "'loops' is no key"),
+    ],
+)
+def test_a_visit_of_another_kind_is_named_by_its_line(
+    tmp_path: Path, changed: dict[str, object], words: str
+) -> None:
+    sweep(tmp_path / "run", workloads=WORKLOADS[:1])
+    (tmp_path / "run" / RECORDS_FILE).write_bytes(b"")
+    visits = tmp_path / "run" / VISITS_FILE
+    first, *rest = visits.read_text().splitlines()
+    visits.write_text("\n".join([json.dumps(json.loads(first) | changed), *rest]) + "\n")
+    with pytest.raises(UsageError, match=rf"visits\.jsonl line 1: {words}"):
+        sweep(tmp_path / "run", workloads=WORKLOADS[:1], resume=True)

@@ -44,7 +44,7 @@ class Check:
     """The output held against a float64 reference on the rows that were compared."""
 
     passed: bool
-    max_abs_error: float
+    max_abs_error: float | None  # None where it is not finite
     bound: float
     rows: int  # query rows compared, over all batches and heads
     reference: str = "float64"

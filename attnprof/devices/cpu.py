@@ -207,7 +207,7 @@ class CpuCell:
             wall_s=(wall_ns / 1e9 / inner,),
             cpu_s=(cpu_ns / 1e9 / inner,),
             run_delay_s=tuple(
-                (late - early) / inner
+                max(0.0, late - early) / inner
                 for early, late in zip(before.run_delay_s, after.run_delay_s, strict=False)
             ),
             minor_faults=((after.minor_faults - before.minor_faults) / inner,),

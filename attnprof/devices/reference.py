@@ -98,7 +98,7 @@ def held_against_reference(
             worst_error, worst_bound = float(error.flatten()[at]), float(bound.flatten()[at])
     return Check(
         passed=worst_error <= worst_bound,
-        max_abs_error=worst_error,
+        max_abs_error=worst_error if math.isfinite(worst_error) else None,
         bound=worst_bound,
         rows=len(pairs) * len(rows),
     )
