@@ -26,6 +26,7 @@ from attnprof.series import (
 from attnprof.units import capacity, percent, rate, seconds, tokens
 
 MOST_SENTENCES = 10
+FEWEST_TO_TELL = 3  # points that a power of n is told from, in words
 STATUS_WORDS = {
     "wrong_result": "gave a wrong result",
     "crashed": "crashed",
@@ -107,11 +108,15 @@ def fastest_words(records: Sequence[Record]) -> list[str]:
 
 def growth_words(fits: Mapping[str, Any], quantity: str) -> list[str]:
     """How each series along a length grows, and where its law changes."""
-    what = {"latency": "Latency", "peak_memory": "Peak memory"}[quantity]
     said = []
     for fitted in fits["series"]:
         if fitted["quantity"] != quantity or fitted["axis"] not in ("seq_len", "kv_len"):
             continue
+        if len(fitted["n"]) < FEWEST_TO_TELL:
+            continue
+        what = "Peak memory"
+        if quantity == "latency":
+            what = "CPU time" if fitted["clock"] == "cpu" else "Latency"
         sentence = f"{what} of {fitted['name']} {_how_it_grows(fitted)}"
         if fitted["constant_removed"]:
             sentence += f", above a constant {capacity(fitted['constant_removed'])}"
@@ -150,7 +155,8 @@ def filling_words(fits: Mapping[str, Any]) -> list[str]:
     """At which length memory fills the device."""
     return [
         f"{one['name']} would fill the device's {capacity(one['device_bytes'])} at about "
-        f"n = {one['seq_len']:,} (extrapolated from {tokens(one['longest_measured'])})."
+        f"n = {one['seq_len']:,}, {one['seq_len'] / one['longest_measured']:.0f} times the longest "
+        "that was measured."
         for one in fits["passes_device"]
         if one["seq_len"] is not None
     ]
@@ -195,10 +201,11 @@ def doubts(header: Header, records: Sequence[Record]) -> list[str]:
     flags = Counter(flag for record in records for flag in record.get("flags") or ())
     good = sum(map(is_ok, records))
     said += [
-        f"{count} of {good} rows are {flag}: {FLAG_WORDS.get(flag, 'see the record')}."
+        f"{count} of {good} rows {'is' if count == 1 else 'are'} {flag}: "
+        f"{FLAG_WORDS.get(flag, 'see the record')}."
         for flag, count in sorted(flags.items())
     ]
-    said += [f"The sweep noted: {note}" for note in header.get("notes") or ()]
+    said += [f"The sweep noted: {note.rstrip('.')}." for note in header.get("notes") or ()]
     if missing := missing_workloads(header, records):
         said.append(
             f"{len(missing)} of {counted(len(header['workloads']), 'workload')} missing: the sweep "

@@ -16,6 +16,8 @@ from attnprof.workload import CACHE_REGIMES, KV_CACHES, PHASES, Workload, checke
 
 MAX_WORKLOADS = 10_000
 MAX_LENGTH = 2**31
+USUAL = {"dtype": "float32", "cache_regime": "warm"}  # of a CPU
+USUAL_OF_ACCELERATORS = {"dtype": "bfloat16", "cache_regime": "cold"}
 
 _RANGE = re.compile(r"(?P<start>[^.]+)\.\.(?P<stop>[^x*+]+)(?:(?P<sign>[x*+])(?P<step>.+))?", re.I)
 
@@ -69,7 +71,11 @@ AXES = {
     for axis in (
         Axis("phase", "prefill, decode, kv-growth", _one_of("phase", PHASES), "prefill"),
         Axis("backend", "kernels, or 'all'", _backend, "flash"),
-        Axis("dtype", "float32, bfloat16, float16, ...", _dtype, "float32"),
+        Axis(
+            "dtype",
+            "float32, bfloat16, float16, ...; an accelerator's default is bfloat16, else float32",
+            _dtype,
+        ),
         Axis("variant", "full, causal, sliding", _one_of("variant", VARIANTS), "causal"),
         Axis("window_len", "tokens that 'sliding' sees", _count, None, "window", is_length=True),
         Axis("batch_size", "sequences in a call", _count, 1, "batch", is_length=True),
@@ -198,7 +204,7 @@ def expand(
     groups: Mapping[str, Mapping[str, Any]],
     overrides: Mapping[str, Any] | None = None,
     backends: tuple[str, ...] = (),
-    cache_regime: str = "warm",
+    usual: Mapping[str, Any] | None = None,
 ) -> Grid:
     """The product of each group's axes, without repeats, in the order of the groups.
 
@@ -206,7 +212,7 @@ def expand(
         groups: Axes by group; an axis that a group does not name has its default.
         overrides: Axes that replace those of every group.
         backends: What ``all`` stands for.
-        cache_regime: Of workloads whose group names none.
+        usual: What the device makes of axes that a group does not name, in place of the default.
 
     Raises:
         UsageError: An unknown axis or value, a product of more than ``MAX_WORKLOADS``, or a grid
@@ -230,7 +236,9 @@ def expand(
             where = f"group {group!r}" if len(groups) > 1 else "sweep"
             raise UsageError(f"{where}: {error.problem}", error.fix) from None
         for combination in itertools.product(*values.values()):
-            made = _workload(dict(zip(values, combination, strict=True)), cache_regime)
+            made = _workload(
+                dict(zip(values, combination, strict=True)), {**USUAL, **(usual or {})}
+            )
             if isinstance(made, Skipped):
                 skipped.setdefault(made)
             else:
@@ -242,7 +250,10 @@ def expand(
             )
     if not workloads:
         reason = next(iter(skipped)).reason if skipped else "no group has that phase"
-        raise UsageError(f"nothing to run: {reason}", "change the axis that it names")
+        raise UsageError(
+            f"nothing to run: {reason}",
+            "change that axis, or name a sweep whose axes the typed ones replace: sweep quick ...",
+        )
     return Grid(name, tuple(workloads), tuple(skipped))
 
 
@@ -277,11 +288,11 @@ def _overridden(
     return group | chosen
 
 
-def _workload(chosen: dict[str, Any], cache_regime: str) -> Workload | Skipped:
+def _workload(chosen: dict[str, Any], usual: Mapping[str, Any]) -> Workload | Skipped:
     """The workload of one combination; axes of other phases and variants do not multiply it."""
 
     def value(name: str) -> Any:
-        return chosen.get(name, AXES[name].default)
+        return chosen.get(name, usual.get(name, AXES[name].default))
 
     phase, variant = value("phase"), value("variant")
     num_q_heads, num_kv_heads = value("num_q_heads"), value("num_kv_heads")
@@ -312,7 +323,7 @@ def _workload(chosen: dict[str, Any], cache_regime: str) -> Workload | Skipped:
             kv_cache="none" if phase == "prefill" else value("kv_cache"),
             kv_dtype=None if value("kv_dtype") == value("dtype") else value("kv_dtype"),
             start_len=value("start_len") if phase == "kv-growth" else None,
-            cache_regime=value("cache_regime") or cache_regime,
+            cache_regime=value("cache_regime"),
         )
     )
     problem = workload.problem()

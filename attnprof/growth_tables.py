@@ -123,6 +123,7 @@ def filling_table(fits: Mapping[str, Any], suffix: str = "") -> Table:
             "seq_len": one["seq_len"],
             "device_bytes": one["device_bytes"],
             "longest_measured": one["longest_measured"],
+            "times_beyond": one["seq_len"] and one["seq_len"] / one["longest_measured"],
             "why_not": one["why_not"] or "",
         }
         for one in fits["passes_device"]
@@ -135,6 +136,7 @@ def filling_table(fits: Mapping[str, Any], suffix: str = "") -> Table:
             Column("seq_len", "n", "{:,}".format, "right"),
             Column("device_bytes", "Memory", units.capacity, "right"),
             Column("longest_measured", "Measured to", units.tokens, "right"),
+            Column("times_beyond", "Beyond", "{:.0f}×".format, "right"),
             Column("why_not", "Why not", priority=1, wraps=True),
         ),
         rows=tuple(rows),

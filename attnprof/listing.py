@@ -11,6 +11,7 @@ from attnprof.forecast import Forecast
 from attnprof.grid import Skipped
 from attnprof.machine import Finding, meters
 from attnprof.render import Column, Table
+from attnprof.series import label, varying_keys, what_is_common
 from attnprof.workload import Workload
 
 
@@ -18,8 +19,11 @@ def plan_table(
     name: str, forecasts: Sequence[Forecast], skipped: Sequence[Skipped], roofs: str
 ) -> Table:
     """The workloads that a sweep would run, with what theory says of each."""
+    records = [_as_record(forecast.workload) for forecast in forecasts]
+    varying = varying_keys(records)
     rows: list[dict[str, Any]] = [
         {
+            "workload": label(record, varying),
             "workload_id": forecast.workload.workload_id,
             "flops": forecast.flops,
             "bytes_moved": forecast.bytes_moved,
@@ -28,27 +32,34 @@ def plan_table(
             "call_s": None if forecast.problem else forecast.call_s,
             "problem": forecast.problem or "",
         }
-        for forecast in forecasts
+        for forecast, record in zip(forecasts, records, strict=True)
     ]
     rows.sort(key=lambda row: not row["problem"])
-    notes = [f"Time of a call: a guess, from {roofs}."]
+    will_all_run = not any(row["problem"] for row in rows)
+    notes = [*what_is_common(records), f"Time of a call: a guess, from {roofs}."]
     notes += [f"Left out: {skip.what}: {skip.reason}." for skip in skipped]
     return Table(
         name="plan",
         title=f"Plan of sweep '{name}'",
         columns=(
-            Column("workload_id", "Workload"),
-            Column("flops", "FLOP", lambda flops: units.rate(flops, "FLOP"), "right", 3),
-            Column("bytes_moved", "Moves", units.capacity, "right", 4),
-            Column("held_bytes", "Holds", units.capacity, "right", 2),
-            Column("theory_peak_activation_bytes", "Peak activation", units.capacity, "right", 2),
+            Column("workload", "Workload"),
+            Column("flops", "FLOP", lambda flops: units.rate(flops, "FLOP"), "right", 1),
+            Column("bytes_moved", "Moves", units.capacity, "right", 2),
+            Column("held_bytes", "Holds", units.capacity, "right", 1),
+            Column("theory_peak_activation_bytes", "Peak", units.capacity, "right", 1),
             Column("call_s", "A call", units.seconds, "right", 1),
-            Column("problem", "Will not run because", priority=0, wraps=True),
+            Column("workload_id", "Id", priority=5),
+            *([] if will_all_run else [Column("problem", "Will not run because", wraps=True)]),
         ),
         rows=tuple(rows),
         notes=tuple(notes),
         alarming=lambda row: bool(row["problem"]),
     )
+
+
+def _as_record(workload: Workload) -> dict[str, Any]:
+    """A workload under the names that a record has."""
+    return {**workload.to_json(), "kv_dtype": workload.cached_dtype}
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:

@@ -130,7 +130,7 @@ def terminal_text(table: Table, stream: TextIO, width: int | None = None) -> str
             console.print(plain(note), style="dim")
         if left_out:
             console.print(
-                f"no room for: {', '.join(left_out)} (a wider terminal or --format csv shows them)",
+                f"no room for: {', '.join(left_out)} (a wider terminal or --format json shows them)",
                 style="dim",
             )
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())

@@ -22,6 +22,7 @@ from attnprof.findings import (
 )
 from attnprof.fit import fit_run
 from attnprof.growth_tables import filling_table, growth_table, kv_table
+from attnprof.medians import Interval
 from attnprof.records import Run, read_run
 from attnprof.render import (
     Column,
@@ -184,29 +185,50 @@ def latency_table(records: Sequence[Record], suffix: str = "") -> Table:
     """Time of a call with its interval, doubtful rows first, then by series and length."""
     varying = varying_keys(records)
     rows = [
-        {**record, "workload": label(record, varying), "flags": list(record.get("flags") or ())}
+        {
+            **record,
+            "workload": label(record, varying),
+            "half_width": _half_width(record),
+            "flags": list(record.get("flags") or ()),
+        }
         for record in _by_series(records)
         if is_ok(record)
     ]
     rows.sort(key=lambda row: not set(row["flags"]) & set(_DOUBTFUL))
     return Table(
         name="latency",
-        title=f"Latency of a call, by median{suffix}",
+        title=f"Time of a call, by median{suffix}",
         columns=(
             Column("workload", "Workload"),
             Column("median_s", "Median", units.seconds, "right"),
-            Column("median_low_s", "low", units.seconds, "right", 1),
-            Column("median_high_s", "high", units.seconds, "right", 1),
+            Column("half_width", "±", units.percent, "right"),
             Column("clock", "Clock"),
+            Column("median_wall_s", "Wall", units.seconds, "right", 2),
             Column("mfu", "MFU", units.percent, "right", 1),
             Column("mbu", "MBU", units.percent, "right", 1),
-            Column("theory_s", "Roofline", units.seconds, "right", 4),
             Column("num_samples", "Samples", align="right", priority=3),
+            Column("median_low_s", "low", units.seconds, "right", 4),
+            Column("median_high_s", "high", units.seconds, "right", 4),
             Column("flags", "Flags", _words),
         ),
         rows=tuple(rows),
-        notes=tuple(what_is_common(records)),
+        notes=(*_clock_notes(rows), *what_is_common(records)),
     )
+
+
+def _half_width(record: Record) -> float | None:
+    ends = (record.get("median_s"), record.get("median_low_s"), record.get("median_high_s"))
+    return Interval(*ends).half_width
+
+
+def _clock_notes(rows: Sequence[Record]) -> list[str]:
+    """What a row on CPU time must not be taken for, where there is one."""
+    if not any(row.get("clock") == "cpu" for row in rows):
+        return []
+    return [
+        "Clock cpu: seconds of all threads together, since other work held the cores. Such a row "
+        "is longer than one on the wall clock by as many times as there are threads at work."
+    ]
 
 
 def _words(flags: Sequence[str]) -> str:
@@ -388,12 +410,14 @@ def _fact(key: str, value: Any) -> str:
 
 
 _LEGEND = {
-    "Median, low, high": "the median of all samples and its distribution-free 95 % interval.",
+    "Median, ±, low, high": "the median of all samples and its distribution-free 95 % interval; "
+    "± is half its width.",
+    "Wall": "the median of elapsed time, whichever clock the row is on.",
+    "Samples": "a call too heavy for its budget gets fewer, six at the least.",
     "Clock": "wall is elapsed time; cpu is CPU time of all threads, which other work on the "
     "machine hardly moves.",
     "MFU, MBU": "FLOP and bytes that the algorithm needs, by the second, as shares of the "
     "measured matrix product and copy. A working set that stays in a cache passes 100 % MBU.",
-    "Roofline": "the least time those two roofs allow.",
     "Peak": "bytes that a call allocates beyond its inputs, at their highest, by the "
     "allocator's own count.",
     "Exponent": "p of n^p, fitted in log-log where the constant term hardly weighs.",

@@ -20,7 +20,7 @@ from attnprof.forecast import (
     remember_ceilings,
     remembered_ceilings,
 )
-from attnprof.grid import Grid, expand, sweep_groups
+from attnprof.grid import USUAL, USUAL_OF_ACCELERATORS, Grid, expand, sweep_groups
 from attnprof.measure import ACCELERATORS, plan_for
 from attnprof.profiles import list_profiles, load_profile, read_yaml
 from attnprof.render import Table
@@ -135,8 +135,8 @@ def _grid(asked: Asked, kind: str) -> Grid:
         for backend in BACKENDS.values()
         if kind == "synthetic" or (kind in backend.dtypes and backend.installed)
     )
-    regime = "cold" if kind in ACCELERATORS else "warm"
-    return expand(name, groups, asked.axes, backends, regime)
+    usual = USUAL_OF_ACCELERATORS if kind in ACCELERATORS else USUAL
+    return expand(name, groups, asked.axes, backends, usual)
 
 
 def _groups(asked: Asked) -> tuple[str, dict[str, dict[str, Any]]]:

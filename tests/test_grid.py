@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnprof.errors import UsageError
-from attnprof.grid import AXES, MAX_WORKLOADS, axis_named, expand, parse_values, sweep_groups
+from attnprof.grid import (
+    AXES,
+    MAX_WORKLOADS,
+    USUAL_OF_ACCELERATORS,
+    axis_named,
+    expand,
+    parse_values,
+    sweep_groups,
+)
 
 
 @pytest.mark.parametrize(
@@ -153,13 +161,15 @@ def test_a_product_is_counted_before_it_is_made() -> None:
         expand("t", {"g": ranges})
 
 
-def test_the_devices_cache_regime_is_that_of_workloads_which_name_none() -> None:
+def test_what_a_group_does_not_name_is_what_the_device_usually_has() -> None:
     groups: dict[str, dict[str, Any]] = {
         "a": {"seq_len": 64},
         "b": {"seq_len": 64, "cache_regime": "warm"},
     }
-    grid = expand("t", groups, cache_regime="cold")
+    grid = expand("t", groups, usual=USUAL_OF_ACCELERATORS)
     assert [w.cache_regime for w in grid.workloads] == ["cold", "warm"]
+    assert {w.dtype for w in grid.workloads} == {"bfloat16"}
+    assert {w.dtype for w in expand("t", groups).workloads} == {"float32"}
 
 
 def test_typed_phases_choose_among_the_groups() -> None:
