@@ -219,6 +219,7 @@ def expand(
             in which nothing makes sense.
     """
     typed = _parsed(overrides or {})
+    device_usual = {**USUAL, **(usual or {})}
     workloads: dict[Workload, None] = {}
     skipped: dict[Skipped, None] = {}
     for group, given in groups.items():
@@ -236,9 +237,7 @@ def expand(
             where = f"group {group!r}" if len(groups) > 1 else "sweep"
             raise UsageError(f"{where}: {error.problem}", error.fix) from None
         for combination in itertools.product(*values.values()):
-            made = _workload(
-                dict(zip(values, combination, strict=True)), {**USUAL, **(usual or {})}
-            )
+            made = _workload(dict(zip(values, combination, strict=True)), device_usual)
             if isinstance(made, Skipped):
                 skipped.setdefault(made)
             else:

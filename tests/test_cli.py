@@ -1,5 +1,6 @@
 """The command line as a user meets it: what it prints, where, and the exit code."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -85,7 +86,7 @@ SYNTHETIC = ("--device", "synthetic?noise=0.01", "--quiet")
 def test_a_sweep_measures_fits_and_reports(folder: Path) -> None:
     done = attnprof("sweep", *SYNTHETIC, "-o", "run")
     assert done.returncode == 0, done.stderr
-    for words in ("Latency of a call", "Growth of latency", "KV cache", "(synthetic device)"):
+    for words in ("Time of a call", "Growth of latency", "KV cache", "(synthetic device)"):
         assert words in done.stdout
     assert "report in run/report.md" in done.stderr
     made = {path.name for path in (folder / "run").iterdir()}
@@ -112,7 +113,7 @@ def test_typed_axes_make_the_grid(folder: Path) -> None:
         "sweep", *SYNTHETIC, "--dry-run", "--format", "csv", "--seq-len", "1k..4k*2",
         "--phase", "prefill", "--backend", "flash,math", "--axis", "heads=4", "--variant", "causal",
     )  # fmt: skip
-    ids = [line.split(",")[0] for line in done.stdout.splitlines()[1:]]
+    ids = [row["workload_id"] for row in csv.DictReader(done.stdout.splitlines())]
     assert sorted(ids) == sorted(
         f"prefill-causal-{backend}-float32-b1-s{n}-h4-d64-l1"
         for backend in ("flash", "math")
