@@ -288,7 +288,7 @@ def write_profile(audit: Audit, name: str, folder: Path) -> Path:
         overheads.append(f"  graph_bytes: {round(figures['graphs'])}")
     for key, predicted in (("activation", plan.activation_bytes), ("weight", plan.weight_bytes)):
         logged = figures.get("weights" if key == "weight" else key)
-        if logged and predicted > 0 and 0.2 < logged / predicted < 5:
+        if logged and predicted and 0.2 < logged / predicted < 5:
             overheads.append(f"  {key}_scale: {logged / predicted:.4f}")
     if not overheads:
         raise UsageError("the log holds no overhead to save", "give a log with the memory's parts")

@@ -77,7 +77,7 @@ def _vllm_terms(log: EngineLog, deployment: Deployment) -> Iterator[AuditTerm]:
     has_total = deployment.total_bytes > 0
     yield from _term(log, "weights", plan.weight_bytes)
     yield from _term(log, "activation", plan.activation_bytes)
-    yield from _term(log, "peak_torch", plan.weight_bytes + plan.activation_bytes)
+    yield from _term(log, "peak_torch", plan.weight_bytes + vllm.activation_bytes(deployment))
     yield from _term(log, "runtime", plan.runtime_bytes)
     yield from _term(log, "consumed", plan.weight_bytes + plan.runtime_bytes)
     yield from _term(log, "graphs", plan.graph_bytes)
@@ -181,10 +181,7 @@ def _ollama_terms(log: EngineLog, deployment: Deployment) -> Iterator[AuditTerm]
     parallel = int(settings.get("parallel", "1"))
     context = int(settings.get("ctx_size", deployment.max_model_len))
     batch = int(settings.get("batch", "512"))
-    cells = ollama.cells(
-        spec, context // parallel, parallel, batch=batch, windows=engine.flag("windows"),
-        latent=engine.flag("latent_cache"), kv_dtype=settings.get("kv_dtype", "float16"),
-    )  # fmt: skip
+    cells = ollama.cells(deployment, context // parallel, parallel, batch=batch)
     yield from _term(log, "kv", llama_cpp.kv_bytes(spec, cells))
     graph = ollama.graph_bytes(
         spec, context, batch=batch, vocab_in_graph=engine.flag("vocab_in_graph")

@@ -43,7 +43,7 @@ def estimate_tables(found: "Estimate") -> list[Table]:
 
 def _memory_table(found: "Estimate", title: str) -> Table:
     plan, how = found.plan, found.provenance
-    parts: list[tuple[str, int, str]] = [
+    parts: list[tuple[str, int | None, str]] = [
         ("weights", plan.weight_bytes, "weight_bytes"),
         ("activations, at their peak", plan.activation_bytes, "activation_bytes"),
         ("outside torch: context, communication", plan.runtime_bytes, "runtime_bytes"),
@@ -56,7 +56,7 @@ def _memory_table(found: "Estimate", title: str) -> Table:
         {
             "part": name,
             "bytes": size,
-            "share": size / found.gpu.memory_bytes,
+            "share": None if size is None else size / found.gpu.memory_bytes,
             "provenance": how[f"memory_per_gpu.{key}"],
         }
         for name, size, key in parts
@@ -72,7 +72,7 @@ def _memory_table(found: "Estimate", title: str) -> Table:
         ),
         rows=tuple(rows),
         notes=found.notes,
-        alarming=lambda row: row["bytes"] <= 0 and row["part"] == "KV cache",
+        alarming=lambda row: row["part"] == "KV cache" and row["bytes"] < 0,
     )
 
 
@@ -83,23 +83,29 @@ def _figures_table(found: "Estimate") -> Table:
         ("fits", "yes" if plan.fits else "no", ""),
         (f"sequences of {context} at once", _number(plan.max_concurrency), ""),
         ("longest single sequence", f"{plan.max_context_len:,} tokens", ""),
-        ("cache", f"{plan.kv_tokens:,} tokens", f"blocks of {plan.block_tokens}"),
-        ("cache of a token", units.capacity(kv.bytes_per_token), "over all ranks"),
-        (f"cache of {context}", units.capacity(kv.admitted_bytes), "as the engine admits it"),
-        ("  at best", units.capacity(kv.ideal_bytes), "what attention still reads"),
-        ("  ignoring windows", units.capacity(kv.windowless_bytes), "what common formulas say"),
-        ("time to first token", _interval(found.ttft_s.to_json(), units.seconds),
-         f"prompt of {units.tokens(settings['prompt_len'])}; roofline"),
-        ("time per output token", _interval(found.tpot_s.to_json(), units.seconds),
-         f"{settings['batch_size']:,} sequences at once; roofline"),
-        ("output", _interval(found.output_tokens_per_s.to_json(), _number), "tokens/s"),
-        ("limited by", found.binding, ""),
-    ]  # fmt: skip
+    ]
+    prompt = f"prompt of {units.tokens(settings['prompt_len'])}; roofline"
+    costs = {"per_hour": "cost of an hour"}
+    if found.writes_tokens:
+        costs["per_million_output_tokens"] = "cost of a million output tokens"
+        at_once = f"{settings['batch_size']:,} sequences at once; roofline"
+        figures += [
+            ("cache", f"{plan.kv_tokens:,} tokens", f"blocks of {plan.block_tokens}"),
+            ("cache of a token", units.capacity(kv.bytes_per_token), "over all ranks"),
+            (f"cache of {context}", units.capacity(kv.admitted_bytes), "as the engine admits it"),
+            ("  at best", units.capacity(kv.ideal_bytes), "what attention still reads"),
+            ("  ignoring windows", units.capacity(kv.windowless_bytes), "what common formulas say"),
+            ("time to first token", _interval(found.ttft_s.to_json(), units.seconds), prompt),
+            ("time per output token", _interval(found.tpot_s.to_json(), units.seconds), at_once),
+            ("output", _interval(found.output_tokens_per_s.to_json(), _number), "tokens/s"),
+        ]
+    else:
+        costs["per_million_input_tokens"] = "cost of a million tokens read"
+        figures.append(
+            ("time to read one", _interval(found.ttft_s.to_json(), units.seconds), prompt)
+        )
+    figures.append(("limited by", found.binding, ""))
     cost = found.cost
-    costs = {
-        "per_hour": "cost of an hour",
-        "per_million_output_tokens": "cost of a million output tokens",
-    }
     for key, what in costs.items():
         shown = units.capacity(None) if cost[key] is None else f"{cost[key]:.3g} {cost['currency']}"
         figures.append((what, shown, "" if cost[key] is None else "by the price list"))

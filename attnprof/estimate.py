@@ -1,9 +1,10 @@
 """A model, GPUs and an engine -> memory, capacity, latency and cost, and how each was had."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnprof.capacity.alternatives import Alternative, alternatives
+from attnprof.capacity.alternatives import DATA_PARALLEL, Alternative, alternatives
 from attnprof.capacity.kv_sizes import KvSizes, kv_sizes
 from attnprof.capacity.latency import (
     DECODE_SHARES,
@@ -18,12 +19,11 @@ from attnprof.capacity.latency import (
 )
 from attnprof.capacity.request import EstimateRequest, deployment_of
 from attnprof.engines.base import GIB, Deployment, MemoryPlan
-from attnprof.engines.profile import engine_named
 from attnprof.engines.registry import plan_memory
-from attnprof.engines.weights import rank_weight_bytes
 from attnprof.gpus import Gpu
 from attnprof.prices import price_per_gpu_hour
 from attnprof.theory.serving_roofline import Roofs, StepTime
+from attnprof.theory.weights import weight_bytes
 
 __all__ = ["Estimate", "EstimateRequest", "estimate"]
 
@@ -48,6 +48,11 @@ class Estimate:
     notes: tuple[str, ...]
     alternatives: tuple[Alternative, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def writes_tokens(self) -> bool:
+        """Whether the model generates; an encoder only reads."""
+        return self.deployment.model.kind != "encoder"
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``estimate --format json``, format 1."""
@@ -132,11 +137,15 @@ def estimate(request: EstimateRequest) -> Estimate:
     roofs = Roofs(
         peak_flops_per_s(deployment), gpu.memory_bandwidth_bytes_per_s, gpu.link_bytes_per_s
     )
-    prefill = prefill_time(deployment, plan, roofs, prompt)
-    decode = decode_time(
-        deployment, plan, roofs, prompt + output // 2, max(1, batch // deployment.dp)
-    )
-    ttft, tpot = latency(prefill, PREFILL_SHARES), latency(decode, DECODE_SHARES)
+    step = prefill = prefill_time(deployment, roofs, prompt)
+    ttft, tpot = Interval(), Interval()
+    if plan.fits:  # else the engine does not start, and has no times
+        ttft = latency(prefill, PREFILL_SHARES)
+    if output:
+        step = decode_time(
+            deployment, plan, roofs, prompt, output // 2, max(1, batch // deployment.dp)
+        )
+        tpot = latency(step, DECODE_SHARES) if plan.fits else tpot
     throughput = Interval(*(batch / time if time and batch else None
                             for time in (tpot.high, tpot.mid, tpot.low)))  # fmt: skip
     settings = {
@@ -155,7 +164,7 @@ def estimate(request: EstimateRequest) -> Estimate:
         "batch_size": batch,
         **plan.settings,
     }
-    binding = _binding(request, plan, decode, batch)
+    binding = _binding(request, deployment, plan, step, batch)
     tried = tuple(alternatives(request, deployment, plan))
     return Estimate(
         deployment=deployment,
@@ -180,24 +189,22 @@ def _model_weight_bytes(deployment: Deployment) -> int:
     spec = deployment.model
     if spec.stored_weight_bytes is not None and deployment.quantization is None:
         return spec.stored_weight_bytes
-    plain = engine_named("torch")
-    whole = replace(deployment, model=replace(spec, rotary_dim=0), engine=plain, tp=1, pp=1, dp=1)
-    return rank_weight_bytes(replace(whole, expert_parallel=False))
+    return weight_bytes(spec, spec.quantization, deployment.dtype)
 
 
-def _binding(request: EstimateRequest, plan: MemoryPlan, decode: StepTime, batch: int) -> str:
-    if plan.kv_bytes <= 0:
+def _binding(
+    request: EstimateRequest, deployment: Deployment, plan: MemoryPlan, step: StepTime, batch: int
+) -> str:
+    """What keeps the deployment from serving more: memory, the scheduler, or a roof."""
+    if not plan.fits and plan.kv_bytes <= 0:
         return "weights"
-    if not plan.fits or (request.users or 0) > batch:
-        return "kv_memory" if not _at_scheduler_limit(plan, batch) else "scheduler"
-    if request.users is None and _at_scheduler_limit(plan, batch):
-        return "scheduler"
-    return decode.binding if request.users else "kv_memory"
-
-
-def _at_scheduler_limit(plan: MemoryPlan, batch: int) -> bool:
     limit = plan.settings.get("max_num_seqs")
-    return isinstance(limit, int) and batch >= limit
+    is_scheduled = isinstance(limit, int) and batch >= limit * deployment.dp
+    if not plan.fits or (request.users or 0) > batch:
+        return "scheduler" if plan.fits and is_scheduled else "kv_memory"
+    if request.users is not None or deployment.model.kind == "encoder":
+        return step.binding
+    return "scheduler" if is_scheduled else "kv_memory"
 
 
 def _cost(
@@ -221,19 +228,14 @@ def _cost(
 
 
 def _provenance(request: EstimateRequest, deployment: Deployment, gpu: Gpu) -> dict[str, str]:
+    """How each number of the document was had; where it is missing, computed."""
     engine = deployment.engine.overheads
     exact = "computed" if deployment.model.exact else "assumed"
-    return {
+    is_stored = deployment.model.stored_weight_bytes is not None
+    known = {
         "model.num_params": exact,
         "model.num_active_params": exact,
-        "model.weight_bytes": exact,
-        "kv.bytes_per_token": "computed",
-        "kv.bytes_per_sequence": "computed",
-        "kv.bytes_per_token_per_rank": "computed",
-        "kv.block_tokens": "computed",
-        "kv.state_bytes_per_sequence": "computed",
-        "kv.ideal_bytes_per_sequence": "computed",
-        "kv.windowless_bytes_per_sequence": "computed",
+        "model.weight_bytes": "computed" if is_stored else exact,
         "memory_per_gpu.total_bytes": "datasheet",
         "memory_per_gpu.usable_bytes": "assumed" if gpu.visible_is_assumed else "computed",
         "memory_per_gpu.weight_bytes": "measured" if engine.weight_scale else exact,
@@ -242,20 +244,36 @@ def _provenance(request: EstimateRequest, deployment: Deployment, gpu: Gpu) -> d
         "memory_per_gpu.runtime_bytes": (
             "measured" if engine.runtime_bytes is not None else "assumed"
         ),
-        "memory_per_gpu.kv_bytes": "computed",
-        "capacity.fits": "computed",
-        "capacity.kv_tokens": "computed",
-        "capacity.max_concurrency": "computed",
-        "capacity.max_context_len": "computed",
-        "capacity.num_blocks": "computed",
-        "latency.ttft_s": "computed",
-        "latency.tpot_s": "computed",
-        "latency.output_tokens_per_s": "computed",
         "cost.per_hour": "assumed" if request.price is None else "datasheet",
-        "cost.per_million_input_tokens": "computed",
-        "cost.per_million_output_tokens": "computed",
-        "binding": "computed",
     }
+    asked = {
+        f"settings.{name}": "assumed"
+        for name in ("gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens",
+                     "block_size", "max_model_len", "prompt_len", "output_len")
+        if getattr(request, name) is None
+    }  # fmt: skip
+    return {**{name: known.get(name, "computed") for name in _NUMBERS}, **asked}
+
+
+_NUMBERS = (
+    *(f"model.{name}" for name in ("num_params", "num_active_params", "weight_bytes")),
+    *(f"kv.{name}" for name in (
+        "bytes_per_token", "bytes_per_sequence", "bytes_per_token_per_rank", "block_tokens",
+        "state_bytes_per_sequence", "ideal_bytes_per_sequence", "windowless_bytes_per_sequence",
+    )),
+    *(f"memory_per_gpu.{name}_bytes" for name in (
+        "total", "usable", "weight", "activation", "graph", "runtime", "kv",
+    )),
+    *(f"capacity.{name}" for name in (
+        "fits", "kv_tokens", "max_concurrency", "max_context_len", "num_blocks",
+    )),
+    *(f"latency.{name}{bound}" for name in ("ttft_s", "tpot_s", "output_tokens_per_s")
+      for bound in ("", ".low", ".mid", ".high")),
+    *(f"cost.{name}" for name in (
+        "per_hour", "per_million_input_tokens", "per_million_output_tokens",
+    )),
+    "binding", "alternatives", "settings.batch_size",
+)  # fmt: skip
 
 
 def _notes(
@@ -279,10 +297,10 @@ def _notes(
             f"{engine.title} {kv.admitted_bytes / GIB:.3g} GiB, "
             f"{kv.windowless_bytes / GIB:.3g} GiB by a formula that ignores windows"
         )
-    if deployment.model.kind == "mla" and deployment.tp > 1:
+    notes.extend(_latent_notes(deployment, plan, tried))
+    if deployment.model.kind != "encoder" and not kv.bytes_per_token:
         notes.append(
-            f"the latent cache is whole on each of {deployment.tp} ranks: data-parallel attention "
-            "would pool them"
+            "every layer has a window or a state: at this context one more token adds no cache"
         )
     limit = deployment.model.max_position_embeddings
     if limit and deployment.max_model_len > limit:
@@ -302,3 +320,32 @@ def _notes(
             else "it does not fit, and none of the changes tried alone makes it fit"
         )
     return tuple(notes)
+
+
+def _latent_notes(
+    deployment: Deployment, plan: MemoryPlan, tried: tuple[Alternative, ...]
+) -> Iterator[str]:
+    """Whether the latent cache is copied or pooled, and what data-parallel attention changes."""
+    if deployment.model.kind != "mla":
+        return
+    if deployment.tp > 1:
+        pooled = next((one for one in tried if one.change.startswith(DATA_PARALLEL)), None)
+        gained = ""
+        if pooled is not None and pooled.gain is not None:
+            gained = (
+                f"; that is {deployment.tp} times the sequences for the same cache memory of a "
+                f"GPU, and {pooled.gain:.2f} times here, where each then holds attention whole"
+            )
+        yield (
+            f"the latent cache is whole on each of {deployment.tp} ranks: data-parallel attention "
+            f"would have {deployment.tp} pools in place of {deployment.tp} copies{gained}"
+        )
+    if deployment.dp_attention:
+        ranks = deployment.tp * deployment.dp
+        split = replace(deployment, tp=ranks, dp=1, dp_attention=False)
+        more = plan.weight_bytes - plan_memory(split).weight_bytes
+        yield (
+            f"{deployment.dp} pools of latents, not copies: {deployment.dp} times the sequences "
+            f"for the same cache memory of a GPU, of which {more / GIB:.3g} GiB go to attention "
+            f"weights that --tp {ranks} would split"
+        )

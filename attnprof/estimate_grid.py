@@ -241,17 +241,11 @@ def _capacity(
         tokens = np.floor(held / unit)
         return tokens[:, None] / contexts[None, :], np.repeat(tokens[:, None], len(contexts), 1)
     if engine.kind == "llama-cpp":
-        each = np.array([_llama_bytes(deployment, int(length)) for length in contexts])
-        exact = held[:, None] / (each[None, :] / (deployment.tp * deployment.pp))
+        cells = (llama_cpp.cells_of(deployment, int(length), 1) for length in contexts)
+        each = np.array([llama_cpp.sequence_bytes(deployment, one) for one in cells])
+        exact = held[:, None] / each[None, :]
         return np.floor(exact), np.floor(exact * contexts[None, :])
     return _one_by_one(deployment, room, contexts)
-
-
-def _llama_bytes(deployment: Deployment, context: int) -> float:
-    cells = llama_cpp.cells_of(deployment, context, 1)
-    return llama_cpp.kv_bytes(deployment.model, cells) + llama_cpp.state_bytes(
-        deployment.model, cells
-    )
 
 
 def _one_by_one(

@@ -192,7 +192,7 @@ def test_cost_follows_price_and_throughput() -> None:
         ({"engine": "vlm"}, "unknown engine 'vlm'"),
         ({"tp": 0}, "tp is 0"),
         ({"tp": 5}, "tp 5 does not divide"),
-        ({"pp": 40, "num_gpus": 40}, "pp 40 is more than the 32 layers"),
+        ({"pp": 40, "num_gpus": 40}, "40 stages are more than the 32 layers"),
         ({"num_gpus": 3, "tp": 2}, "tp x pp x dp is 2, gpus is 3"),
         ({"num_gpus": 0}, "gpus is 0"),
         ({"num_gpus": 10**9}, "gpus is 1000000000"),

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 
 from attnprof.capacity.latency import batched_tokens
 from attnprof.capacity.request import EstimateRequest, deployment_of
-from attnprof.engines.base import Deployment, MemoryPlan
+from attnprof.engines.base import SPLITS_LAYERS, Deployment, MemoryPlan
 from attnprof.engines.registry import plan_memory
 from attnprof.errors import UsageError
+
+DATA_PARALLEL = "data-parallel attention"
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ def alternatives(
     request: EstimateRequest, deployment: Deployment, plan: MemoryPlan
 ) -> list[Alternative]:
     """Each change tried alone: a shorter context, an 8-bit cache, more GPUs, smaller weights."""
-    spec = deployment.model
+    spec, is_sglang = deployment.model, deployment.engine.kind == "sglang"
 
     def changes() -> Iterator[tuple[str, EstimateRequest]]:
         if deployment.max_model_len > 1024:
@@ -39,26 +41,23 @@ def alternatives(
                 f"--max-model-len {longest}",
                 replace(request, max_model_len=longest, prompt_len=None, output_len=None),
             )
-        if deployment.element_bytes > 1:
-            name = "q8_0" if deployment.engine.kind in ("llama-cpp", "ollama") else "fp8"
+        if deployment.element_bytes > 1 and spec.kind != "encoder":
+            name = "q8_0" if deployment.engine.kind in SPLITS_LAYERS else "fp8"
             yield f"--kv-dtype {name}", replace(request, kv_dtype=name)
-        more = deployment.tp * 2
-        twice = deployment.num_gpus * 2
-        yield (
-            f"--gpus {twice} --tp {more}",
-            replace(request, tp=more, dp=deployment.dp, num_gpus=twice),
-        )
+        # In SGLang's writing tp counts the ranks of all groups that attend apart.
+        groups = deployment.dp if deployment.dp_attention and is_sglang else 1
+        ranks = deployment.tp * deployment.pp // request.pp
+        more, twice = 2 * ranks * groups, 2 * deployment.num_gpus
+        grown = replace(request, tp=more, dp=deployment.dp, num_gpus=twice)
+        yield f"--gpus {twice} --tp {more}", grown
         if spec.kind == "mla" and deployment.tp > 1:
-            groups = deployment.tp
-            pooled = (
-                replace(request, tp=groups, dp=groups, num_gpus=deployment.num_gpus)
-                if deployment.engine.kind == "sglang"
-                else replace(request, tp=1, dp=groups * deployment.dp, expert_parallel=True)
-            )
-            yield "data-parallel attention", pooled
+            groups = deployment.tp * deployment.dp
+            flags = f"--gpus {deployment.num_gpus} --tp {groups} --dp {groups}"
+            pooled = replace(request, tp=groups, dp=groups, num_gpus=deployment.num_gpus)
+            yield f"{DATA_PARALLEL}: {flags}", pooled
         bits = spec.quantization.bits if spec.quantization is not None else 16
-        is_gguf = deployment.engine.kind in ("llama-cpp", "ollama")
-        for name in ("q8_0", "q4_k_m") if is_gguf else ("fp8", "awq"):
+        splits = deployment.engine.kind in SPLITS_LAYERS
+        for name in ("q8_0", "q4_k_m") if splits else ("fp8", "awq"):
             if (8 if name in ("fp8", "q8_0") else 4) < bits:
                 yield f"--quantization {name}", replace(request, quantization=name)
         batched = batched_tokens(plan)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from attnprof.engines.base import Deployment, MemoryPlan
+from attnprof.engines.base import SPLITS_LAYERS, Deployment, MemoryPlan
+from attnprof.engines.llama_cpp import uses_windows
 from attnprof.engines.pool import cache_entries
 from attnprof.engines.vllm import state_element_bytes
 from attnprof.engines.weights import stage_layers
@@ -25,10 +26,6 @@ class KvSizes:
     state_bytes: int
 
 
-SPLITS_LAYERS = ("llama-cpp", "ollama")
-"""Engines that give whole layers to each GPU, so that no head is cut or copied."""
-
-
 @dataclass(frozen=True)
 class _Sums:
     """Bytes of one rank's cache for one sequence, layer by layer added up."""
@@ -39,13 +36,22 @@ class _Sums:
     state: float
 
 
-def _sums(deployment: Deployment, spec: ModelSpec, ranks: int) -> _Sums:
+def plans_windows(deployment: Deployment) -> bool:
+    """Whether the engine lets a sliding layer hold less than the context."""
+    engine = deployment.engine
+    if engine.kind in SPLITS_LAYERS:
+        return uses_windows(deployment)
+    return engine.flag("hybrid_groups") if engine.kind == "vllm" else engine.kind == "sglang"
+
+
+def _sums(deployment: Deployment, spec: ModelSpec, source_len: int) -> _Sums:
     context = deployment.max_model_len
     is_ggml = deployment.engine.kind in SPLITS_LAYERS
     growth = ideal = windowless = state = 0.0
+    slides = plans_windows(deployment)
     entries = cache_entries(
         spec,
-        tp=ranks,
+        tp=deployment.tp,
         element_bytes=deployment.element_bytes,
         conv_bytes=4.0 if is_ggml else deployment.dtype_bytes,
         state_element_bytes=4.0 if is_ggml else state_element_bytes(deployment),
@@ -54,8 +60,8 @@ def _sums(deployment: Deployment, spec: ModelSpec, ranks: int) -> _Sums:
     for entry, count in entries.items():
         held = min(context, entry.window_len) if entry.window_len else context
         if entry.kind == "cross":
-            held = spec.max_source_len or context
-        elif not entry.window_len or context <= entry.window_len:
+            held = source_len
+        elif not (entry.window_len and slides) or context <= entry.window_len:
             growth += entry.bytes_per_token * count
         ideal += (entry.bytes_per_token * held + entry.state_bytes) * count
         windowless += entry.bytes_per_token * (held if entry.kind == "cross" else context) * count
@@ -63,24 +69,24 @@ def _sums(deployment: Deployment, spec: ModelSpec, ranks: int) -> _Sums:
     return _Sums(growth, ideal, windowless + state, state)
 
 
-def kv_sizes(deployment: Deployment, plan: MemoryPlan) -> KvSizes:
-    """One sequence's cache: the ideal, what the engine admits, and what ignoring windows says."""
-    spec, gpus = deployment.model, deployment.tp * deployment.pp
-    ranks = 1 if deployment.engine.kind in SPLITS_LAYERS else deployment.tp
-    whole = _sums(deployment, spec, ranks)
-    stage = whole
+def kv_sizes(deployment: Deployment, plan: MemoryPlan, source_len: int | None = None) -> KvSizes:
+    """One sequence's cache: the ideal, what the engine admits, and what ignoring windows says.
+
+    Args:
+        source_len: Tokens that an encoder read; as many as it can, or as the context, when None.
+    """
+    ranks, spec = deployment.tp, deployment.model
+    source = source_len or spec.max_source_len or deployment.max_model_len
+    whole = stage = _sums(deployment, spec, source)
+    share = 1.0
     if deployment.pp > 1:
-        stage = _sums(deployment, stage_layers(spec, deployment.pp), ranks)
-    per_rank = stage.growth if ranks == deployment.tp else whole.growth / gpus
-    copies = plan.bytes_per_sequence * gpus
-    if ranks == deployment.tp and deployment.pp > 1:
+        stage = _sums(deployment, stage_layers(spec, deployment.pp), source)
         share = whole.windowless / stage.windowless if stage.windowless else 1.0
-        copies = round(plan.bytes_per_sequence * ranks * share)
     return KvSizes(
         bytes_per_token=whole.growth * ranks,
-        bytes_per_token_per_rank=per_rank,
+        bytes_per_token_per_rank=stage.growth,
         ideal_bytes=round(whole.ideal * ranks),
-        admitted_bytes=copies,
+        admitted_bytes=round(plan.bytes_per_sequence * ranks * share),
         windowless_bytes=round(whole.windowless * ranks),
         state_bytes=round(whole.state * ranks),
     )

@@ -7,15 +7,10 @@ from attnprof.capacity.kv_sizes import kv_sizes
 from attnprof.capacity.request import EstimateRequest
 from attnprof.engines.base import Deployment, MemoryPlan
 from attnprof.engines.registry import plan_memory
+from attnprof.engines.weights import read_weight_bytes
 from attnprof.errors import UsageError
-from attnprof.theory.serving_roofline import (
-    ALL_REDUCES_PER_LAYER,
-    Roofs,
-    StepTime,
-    read_weight_share,
-    step_flops,
-    step_time,
-)
+from attnprof.theory.model_flops import model_flops
+from attnprof.theory.serving_roofline import ALL_REDUCES_PER_LAYER, Roofs, StepTime, step_time
 
 DEFAULT_PROMPT, DEFAULT_OUTPUT = 1024, 256
 PREFILL_SHARES = (0.5, 0.3)
@@ -38,15 +33,34 @@ class Interval:
 
 
 def lengths(request: EstimateRequest, deployment: Deployment) -> tuple[int, int]:
+    """Tokens of a prompt and of an answer, which is none where a model only reads. [tokens]
+
+    Raises:
+        UsageError: They are more than the context.
+    """
     context = deployment.max_model_len
     prompt = request.prompt_len or min(DEFAULT_PROMPT, max(1, context * 3 // 4))
     output = request.output_len or min(DEFAULT_OUTPUT, max(1, context - prompt))
+    if deployment.model.kind == "encoder":
+        prompt, output = request.prompt_len or min(DEFAULT_PROMPT, context), 0
     if prompt + output > context + 1:
         raise UsageError(
             f"prompt_len {prompt} and output_len {output} are more than max_model_len {context}",
             f"write --max-model-len {prompt + output}",
         )
     return prompt, output
+
+
+def stretches(deployment: Deployment, prompt: int) -> tuple[int, int]:
+    """Of a prompt, what the encoder reads, and what the decoder (or the only stack). [tokens]
+
+    Where the encoder's length is its own (Whisper's frames) it reads all of it, and the prompt is
+    the decoder's; else the prompt is the encoder's, and the decoder begins with one token.
+    """
+    spec = deployment.model
+    if not spec.encoder_layers:
+        return 0, prompt
+    return (spec.max_source_len, prompt) if spec.max_source_len else (prompt, 1)
 
 
 def decode_batch(
@@ -83,36 +97,45 @@ def peak_flops_per_s(deployment: Deployment) -> float | None:
     )
 
 
-def prefill_time(deployment: Deployment, plan: MemoryPlan, roofs: Roofs, prompt: int) -> StepTime:
+def prefill_time(deployment: Deployment, roofs: Roofs, prompt: int) -> StepTime:
+    """The least time in which one prompt is read."""
     spec = deployment.model
-    flops = step_flops(spec, prompt, prompt / 2, 1)
-    message = spec.hidden_size * deployment.dtype_bytes * prompt
-    return step_time(
-        roofs,
-        flops_per_rank=flops / deployment.tp,
-        bytes_per_rank=plan.weight_bytes * deployment.pp * read_weight_share(spec, prompt),
-        tp=deployment.tp,
-        message_bytes=message * ALL_REDUCES_PER_LAYER * len(spec.layers),
+    source, new = stretches(deployment, prompt)
+    flops = model_flops(
+        spec, new, new, source_len=source, num_logits=None if spec.kind == "encoder" else 1
     )
+    weights = read_weight_bytes(deployment, prompt, encodes=True)
+    messages = len(spec.layers) * new + len(spec.encoder_layers) * source
+    return _step_time(deployment, roofs, flops, weights, messages)
 
 
 def decode_time(
-    deployment: Deployment, plan: MemoryPlan, roofs: Roofs, context: int, batch: int
+    deployment: Deployment, plan: MemoryPlan, roofs: Roofs, prompt: int, written: int, batch: int
 ) -> StepTime:
+    """The least time in which each of ``batch`` sequences of one group gets its next token."""
     spec = deployment.model
-    flops = step_flops(spec, batch, context, batch)
-    kv = kv_sizes(replace(deployment, max_model_len=max(1, context)), plan)
-    weights = plan.weight_bytes * deployment.pp * read_weight_share(spec, batch)
+    source, read_len = stretches(deployment, prompt)
+    context = read_len + written
+    flops = model_flops(spec, 1, max(2, context), batch_size=batch, source_len=source, mla="latent")
+    kv = kv_sizes(replace(deployment, max_model_len=max(1, context)), plan, source or None)
+    # The experts of a rank serve the sequences of all groups.
+    groups = deployment.dp if deployment.dp_attention else 1
+    read = read_weight_bytes(deployment, batch * groups, encodes=False)
+    read += batch * kv.ideal_bytes / deployment.tp
+    return _step_time(deployment, roofs, flops, read, len(spec.layers) * batch)
+
+
+def _step_time(
+    deployment: Deployment, roofs: Roofs, flops: float, bytes_per_rank: float, messages: int
+) -> StepTime:
+    """A step of so much work, in which ``messages`` hidden states are summed over the ranks."""
+    width = deployment.model.hidden_size * deployment.dtype_bytes
     return step_time(
         roofs,
         flops_per_rank=flops / deployment.tp,
-        bytes_per_rank=weights + batch * kv.ideal_bytes / deployment.tp,
+        bytes_per_rank=bytes_per_rank,
         tp=deployment.tp,
-        message_bytes=spec.hidden_size
-        * deployment.dtype_bytes
-        * batch
-        * ALL_REDUCES_PER_LAYER
-        * len(spec.layers),
+        message_bytes=messages * width * ALL_REDUCES_PER_LAYER,
     )
 
 

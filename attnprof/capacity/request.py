@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from attnprof.dtypes import dtype_named
-from attnprof.engines.base import Deployment
+from attnprof.engines.base import SPLITS_LAYERS, Deployment
 from attnprof.engines.profile import EngineProfile, engine_named
 from attnprof.engines.quantize import quantized
 from attnprof.errors import UsageError
@@ -60,12 +60,25 @@ def deployment_of(request: EstimateRequest) -> Deployment:
         raise UsageError(f"model {spec.name!r} has no layers", "give its config.json")
     if request.quantization is not None:
         spec = quantized(spec, request.quantization)
-    tp, dp = _ranks(request, engine)
+    tp, dp, attends_apart = _ranks(request, engine)
+    pp = request.pp
+    if engine.kind in SPLITS_LAYERS:
+        tp, pp = 1, tp * pp
+    if pp > max(1, len(spec.layers)):
+        raise UsageError(
+            f"{pp} stages are more than the {len(spec.layers)} layers of {spec.name}",
+            f"use {len(spec.layers)} GPUs or fewer for them",
+        )
     context = _context(request)
     utilization = request.gpu_memory_utilization
     if utilization is not None and not 0 < utilization <= 1:
         raise UsageError(
             f"gpu_memory_utilization is {utilization}", "write a share above 0 and up to 1"
+        )
+    if request.output_len is not None and spec.kind == "encoder":
+        raise UsageError(
+            f"output_len is {request.output_len}, and {spec.name} writes no tokens",
+            "leave it out: an encoder only reads",
         )
     for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "prompt_len",
                  "output_len", "users"):  # fmt: skip
@@ -78,9 +91,10 @@ def deployment_of(request: EstimateRequest) -> Deployment:
         total_bytes=gpu.visible_memory_bytes,
         gpu=gpu,
         tp=tp,
-        pp=request.pp,
+        pp=pp,
         dp=dp,
-        expert_parallel=request.expert_parallel or (dp > 1 and spec.is_moe),
+        dp_attention=attends_apart,
+        expert_parallel=request.expert_parallel or attends_apart,
         dtype=_dtype(request, engine),
         kv_dtype=request.kv_dtype,
         quantization=request.quantization,
@@ -96,11 +110,15 @@ def deployment_of(request: EstimateRequest) -> Deployment:
     )
 
 
-def _ranks(request: EstimateRequest, engine: EngineProfile) -> tuple[int, int]:
-    """Ranks of attention's tensor parallelism, and replicas.
+SHARES_EXPERTS = ("vllm",)
+"""Engines whose data-parallel ranks always hold the experts of a model together."""
+
+
+def _ranks(request: EstimateRequest, engine: EngineProfile) -> tuple[int, int, bool]:
+    """Ranks of attention's tensor parallelism, groups of them, and whether these share experts.
 
     Data-parallel attention, as SGLang writes it, divides the ranks of ``tp`` into ``dp`` groups;
-    elsewhere, and with as many GPUs, ``dp`` multiplies them.
+    elsewhere, and with as many GPUs, ``dp`` multiplies them: replicas, but for vLLM's experts.
     """
     for name in ("pp", "dp"):
         value = getattr(request, name)
@@ -133,12 +151,8 @@ def _ranks(request: EstimateRequest, engine: EngineProfile) -> tuple[int, int]:
             f"tp {tp} does not divide the {heads[0]} query heads of {request.model.name}",
             f"write a tp that divides {math.gcd(*heads)}",
         )
-    if request.pp > max(1, len(request.model.layers)):
-        raise UsageError(
-            f"pp {request.pp} is more than the {len(request.model.layers)} layers",
-            f"write --pp {len(request.model.layers)} or less",
-        )
-    return tp, dp
+    shares = divides or engine.kind in SHARES_EXPERTS
+    return tp, dp, dp > 1 and shares and request.model.is_moe
 
 
 def _context(request: EstimateRequest) -> int:

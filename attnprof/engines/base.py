@@ -1,5 +1,6 @@
 """What is deployed, and what an engine makes of it: the two ends of every engine's arithmetic."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from attnprof.engines.profile import EngineProfile
@@ -17,6 +18,9 @@ CACHED_BYTES = {
     "iq4_nl": 18 / 32, "nvfp4": 0.5 + 1 / 16,
 }  # fmt: skip
 """Bytes that one cached element takes, its share of the scales included."""
+
+SPLITS_LAYERS = ("llama-cpp", "ollama")
+"""Engines that give whole layers to each GPU, so that no head is cut or copied."""
 
 _CACHED_SPELLINGS = {
     "f32": "float32", "fp32": "float32", "f16": "float16", "fp16": "float16", "half": "float16",
@@ -43,12 +47,28 @@ def cached_element_bytes(kv_dtype: str | None, dtype: str) -> float:
     return found
 
 
+def longest_within(room: float, needed: Callable[[int], float], limit: int) -> int:
+    """The longest context up to ``limit`` that needs no more than ``room``. [tokens]
+
+    >>> longest_within(10, lambda length: 3 * length, 100)
+    3
+    """
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if needed(middle) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 @dataclass(frozen=True)
 class Deployment:
     """A model on GPUs under an engine; None is left to the engine's default.
 
-    ``total_bytes`` is one GPU's memory as programs are told. ``weight_bytes_per_rank`` overrides
-    the weights where a log or a file header told them.
+    ``total_bytes`` is one GPU's memory as programs are told. Under ``dp_attention`` the ``dp``
+    groups of ranks attend apart and share the experts; without, they are replicas.
     """
 
     model: ModelSpec
@@ -58,6 +78,7 @@ class Deployment:
     tp: int = 1
     pp: int = 1
     dp: int = 1
+    dp_attention: bool = False
     expert_parallel: bool = False
     dtype: str = "bfloat16"
     kv_dtype: str = "auto"
@@ -74,7 +95,6 @@ class Deployment:
     num_draft_tokens: int = 0
     draft_layers: int = 0
     flash_attention: bool = True
-    weight_bytes_per_rank: int | None = None
 
     @property
     def is_large_card(self) -> bool:
@@ -105,22 +125,34 @@ class Deployment:
     def num_gpus(self) -> int:
         return self.tp * self.pp * self.dp
 
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that the experts are divided among."""
+        return self.tp * (self.dp if self.dp_attention else 1)
+
+    @property
+    def longest_context(self) -> int:
+        """No sequence is longer: the model's positions, or what was asked beyond them. [tokens]"""
+        return max(self.max_model_len, self.model.max_position_embeddings or 2**24)
+
 
 @dataclass(frozen=True)
 class MemoryPlan:
     """How an engine splits one GPU's memory, and what its cache then holds.
 
     ``kv_bytes`` may be negative: the weights and the rest leave no room. ``graph_bytes`` lies
-    outside the budget where the engine does not take it from the cache. Counts are those of the
-    whole deployment at ``max_model_len``, data-parallel replicas included;
-    ``bytes_per_sequence`` is what one sequence of that length is admitted with on this GPU.
+    outside the budget where the engine does not take it from the cache. Tokens and concurrency are
+    those of the whole deployment at ``max_model_len``, data-parallel groups included; blocks are
+    this GPU's, and ``bytes_per_sequence`` is what one sequence of that length is admitted with on
+    it. Activations and graphs are None where an engine's buffers are known as one sum, which then
+    is ``runtime_bytes``.
     """
 
     total_bytes: int
     usable_bytes: int
     weight_bytes: int
-    activation_bytes: int
-    graph_bytes: int
+    activation_bytes: int | None
+    graph_bytes: int | None
     runtime_bytes: int
     kv_bytes: int
     bytes_per_sequence: int
@@ -136,4 +168,4 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool:
-        return self.max_concurrency >= 1 and self.kv_bytes > 0
+        return self.max_concurrency >= 1 and self.kv_bytes >= 0

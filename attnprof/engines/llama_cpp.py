@@ -1,14 +1,27 @@
 """llama.cpp and its forks: a cache of as many cells as the context, whatever the memory."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnprof.engines.base import Deployment, MemoryPlan, cached_element_bytes
-from attnprof.engines.weights import rank_weight_bytes
+from attnprof.engines.base import (
+    Deployment,
+    MemoryPlan,
+    cached_element_bytes,
+    longest_within,
+)
+from attnprof.engines.weights import rank_weight_bytes, stage_layers
 from attnprof.models.spec import Attention, ModelSpec
 
 STATE_ELEMENT_BYTES = 4
 """Recurrent states and convolutions are kept in float32."""
+
+UNWINDOWED_TYPES = ("phi3", "phimoe", "mistral", "ministral", "mixtral", "qwen", "starcoder2")
+"""Families whose windows llama.cpp does not use: it caches and reads their full context.
+
+Source:
+    llama.cpp's src/models/phi3.cpp; its converters write no window for the others.
+"""
 
 
 @dataclass(frozen=True)
@@ -77,9 +90,11 @@ def kv_bytes(spec: ModelSpec, cells: Cells) -> float:
         if attention is None or attention.reads_other_layer:
             continue
         keys, values = _elements(attention, cells.mla)
-        held = cells.ctx_size
+        held: float = cells.ctx_size
         if attention.window_len is not None:
             held = window_cells(attention.window_len, cells)
+        if attention.tokens_per_entry > 1:
+            held += cells.ctx_size / attention.tokens_per_entry
         total += held * (keys * k_bytes + values * v_bytes)
     return total
 
@@ -107,6 +122,12 @@ def compute_bytes(
     return max(logits, heads * cells.ctx_size * cells.ubatch * 4.0)
 
 
+def uses_windows(deployment: Deployment) -> bool:
+    """Whether sliding layers hold their window alone: by version, and by family."""
+    is_plain = deployment.model.model_type.startswith(UNWINDOWED_TYPES)
+    return deployment.engine.flag("windows") and not is_plain
+
+
 def cells_of(deployment: Deployment, ctx_size: int, parallel: int) -> Cells:
     """The cells of a deployment, by its version."""
     engine = deployment.engine
@@ -117,66 +138,83 @@ def cells_of(deployment: Deployment, ctx_size: int, parallel: int) -> Cells:
         ubatch=deployment.max_num_batched_tokens or int(engine.number("ubatch_tokens")),
         k_dtype=kv_dtype,
         v_dtype=deployment.v_dtype or kv_dtype,
-        windows=engine.flag("windows"),
+        windows=uses_windows(deployment),
         mla=None if engine.flag("latent_cache") else 0,
         padding=int(engine.number("cell_padding")),
         num_draft_tokens=deployment.num_draft_tokens,
     )
 
 
-def plan(deployment: Deployment) -> MemoryPlan:
-    """What one GPU holds with every layer on it, and how many sequences that leaves room for.
+def sequence_bytes(deployment: Deployment, cells: Cells) -> float:
+    """What the cells cost on the GPU that holds most layers: they go to it whole. [bytes]"""
+    stage = stage_layers(deployment.model, deployment.pp)
+    return kv_bytes(stage, cells) + state_bytes(stage, cells)
 
-    The engine itself takes the context as told and fails when it does not fit; here the room
-    that weights, compute buffer and context leave is divided by what one sequence costs. More
-    GPUs split the layers (``--split-mode layer``).
-    """
-    engine, gpus = deployment.engine, deployment.tp * deployment.pp
+
+def plan(deployment: Deployment) -> MemoryPlan:
+    """What one GPU holds with every layer on one, and how many sequences that leaves room for."""
+    engine = deployment.engine
     one = cells_of(deployment, deployment.max_model_len, 1)
-    weights = rank_weight_bytes(deployment)
-    compute = round(
-        compute_bytes(
-            deployment.model,
-            one,
-            flash_attention=deployment.flash_attention,
-            hidden_copies=int(engine.number("compute_hidden_copies")),
-        )
-        * (engine.overheads.activation_scale or 1.0)
+    compute = compute_bytes(
+        deployment.model,
+        one,
+        flash_attention=deployment.flash_attention,
+        hidden_copies=int(engine.number("compute_hidden_copies")),
     )
-    runtime = engine.overheads.runtime_bytes
-    if runtime is None:
-        runtime = round(engine.number("context_bytes"))
-    kv = deployment.total_bytes - weights - compute - runtime
-    each = (kv_bytes(deployment.model, one) + state_bytes(deployment.model, one)) / gpus
-    concurrency = max(0, kv) / each if each else math.inf
-    longest = _longest(deployment, kv * gpus)
-    return MemoryPlan(
-        total_bytes=deployment.total_bytes,
-        usable_bytes=deployment.total_bytes,
-        weight_bytes=weights,
-        activation_bytes=compute,
-        graph_bytes=0,
-        runtime_bytes=runtime,
-        kv_bytes=kv,
-        bytes_per_sequence=round(each),
-        block_tokens=1,
-        num_blocks=max(0, math.floor(concurrency * deployment.max_model_len)),
-        kv_tokens=max(0, math.floor(concurrency * deployment.max_model_len)) * deployment.dp,
-        max_concurrency=math.floor(concurrency) * deployment.dp,
-        max_context_len=longest,
+    return plan_cells(
+        deployment,
+        lambda context: cells_of(deployment, context, 1),
+        compute,
         settings={"ubatch_size": one.ubatch, "flash_attention": deployment.flash_attention},
         notes=("the cache is as large as --ctx-size says; capacity is what would fit",),
     )
 
 
-def _longest(deployment: Deployment, kv_room: float) -> int:
-    low = 0
-    high = max(deployment.max_model_len, deployment.model.max_position_embeddings or 2**24)
-    while low < high:
-        middle = (low + high + 1) // 2
-        cells = cells_of(deployment, middle, 1)
-        if kv_bytes(deployment.model, cells) + state_bytes(deployment.model, cells) <= kv_room:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def plan_cells(
+    deployment: Deployment,
+    cells_at: Callable[[int], Cells],
+    compute: float,
+    *,
+    settings: dict[str, object],
+    notes: tuple[str, ...],
+) -> MemoryPlan:
+    """Room left by weights, compute buffer and context, over what one sequence costs.
+
+    The engine itself takes the context as told and fails when it does not fit. More GPUs split
+    the layers (``--split-mode layer``).
+
+    Args:
+        cells_at: The cells of one sequence of so many tokens.
+        compute: Bytes of the compute buffer.
+    """
+    engine = deployment.engine
+    weights = rank_weight_bytes(deployment)
+    activation = round(compute * (engine.overheads.activation_scale or 1.0))
+    runtime = engine.overheads.runtime_bytes
+    if runtime is None:
+        runtime = round(engine.number("context_bytes"))
+    kv = deployment.total_bytes - weights - activation - runtime
+    each = sequence_bytes(deployment, cells_at(deployment.max_model_len))
+    concurrency = max(0, kv) / each if each else 0.0
+    tokens = math.floor(concurrency * deployment.max_model_len)
+
+    def held(context: int) -> float:
+        return sequence_bytes(deployment, cells_at(context))
+
+    return MemoryPlan(
+        total_bytes=deployment.total_bytes,
+        usable_bytes=deployment.total_bytes,
+        weight_bytes=weights,
+        activation_bytes=activation,
+        graph_bytes=0,
+        runtime_bytes=runtime,
+        kv_bytes=kv,
+        bytes_per_sequence=round(each),
+        block_tokens=1,
+        num_blocks=tokens,
+        kv_tokens=tokens * deployment.dp,
+        max_concurrency=math.floor(concurrency) * deployment.dp,
+        max_context_len=longest_within(kv, held, deployment.longest_context) if each else 0,
+        settings=settings,
+        notes=notes,
+    )

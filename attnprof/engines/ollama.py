@@ -1,10 +1,7 @@
 """Ollama: the estimates by which it places layers, and the cache that it asks llama.cpp for."""
 
-import math
-
 from attnprof.engines.base import Deployment, MemoryPlan
-from attnprof.engines.llama_cpp import Cells, kv_bytes
-from attnprof.engines.weights import rank_weight_bytes
+from attnprof.engines.llama_cpp import Cells, compute_bytes, plan_cells, uses_windows
 from attnprof.models.spec import ModelSpec
 
 GEMMA_TYPES = ("gemma",)
@@ -12,14 +9,12 @@ DEEPSEEK_TYPES = ("deepseek",)
 HIDDEN_TERMS = {"llama": 4, "mistral": 4, "mixtral": 4, "qwen2": 2, "qwen3": 2}
 
 
-def cells(
-    spec: ModelSpec, num_ctx: int, parallel: int, *, batch: int, windows: bool, latent: bool,
-    kv_dtype: str = "float16",
-) -> Cells:  # fmt: skip
+def cells(deployment: Deployment, num_ctx: int, parallel: int, *, batch: int) -> Cells:
     """The cells that Ollama asks for: ``num_ctx`` for each of ``parallel`` requests.
 
     Sliding layers hold window times parallel plus a batch, not padded.
     """
+    kv_dtype = "float16" if deployment.kv_dtype == "auto" else deployment.kv_dtype
     return Cells(
         ctx_size=num_ctx * parallel,
         parallel=parallel,
@@ -27,8 +22,8 @@ def cells(
         k_dtype=kv_dtype,
         v_dtype=kv_dtype,
         unified=True,
-        windows=windows,
-        mla=None if latent else 0,
+        windows=uses_windows(deployment),
+        mla=None if deployment.engine.flag("latent_cache") else 0,
         padding=1,
     )
 
@@ -67,47 +62,22 @@ def graph_bytes(
 
 def plan(deployment: Deployment) -> MemoryPlan:
     """What Ollama reckons that one GPU holds with all layers on it."""
-    engine, gpus = deployment.engine, deployment.tp * deployment.pp
+    engine, spec = deployment.engine, deployment.model
     batch = deployment.max_num_batched_tokens or int(engine.number("batch_tokens"))
-    one = cells(
-        deployment.model,
-        deployment.max_model_len,
-        1,
-        batch=batch,
-        windows=engine.flag("windows"),
-        latent=engine.flag("latent_cache"),
-        kv_dtype="float16" if deployment.kv_dtype == "auto" else deployment.kv_dtype,
-    )
     graph = graph_bytes(
-        deployment.model, one.ctx_size, batch=batch, vocab_in_graph=engine.flag("vocab_in_graph")
+        spec, deployment.max_model_len, batch=batch, vocab_in_graph=engine.flag("vocab_in_graph")
     )
     notes = ["estimates for placing layers: what llama.cpp then takes differs"]
     if graph is None:
-        notes.append(f"the graph of {deployment.model.model_type} is not known and left out")
-    weights = rank_weight_bytes(deployment)
-    activation = round((graph or 0.0) * (engine.overheads.activation_scale or 1.0))
-    runtime = engine.overheads.runtime_bytes
-    if runtime is None:
-        runtime = round(engine.number("context_bytes"))
-    kv = deployment.total_bytes - weights - activation - runtime
-    each = kv_bytes(deployment.model, one) / gpus
-    concurrency = math.floor(max(0, kv) / each) if each else 0
-    per_token = each / deployment.max_model_len
-    tokens = math.floor(max(0, kv) / per_token) if per_token else 0
-    return MemoryPlan(
-        total_bytes=deployment.total_bytes,
-        usable_bytes=deployment.total_bytes,
-        weight_bytes=weights,
-        activation_bytes=activation,
-        graph_bytes=0,
-        runtime_bytes=runtime,
-        kv_bytes=kv,
-        bytes_per_sequence=round(each),
-        block_tokens=1,
-        num_blocks=tokens,
-        kv_tokens=tokens * deployment.dp,
-        max_concurrency=concurrency * deployment.dp,
-        max_context_len=tokens,
+        graph = compute_bytes(spec, cells(deployment, deployment.max_model_len, 1, batch=batch))
+        notes.append(
+            f"Ollama's rule for the graph of {spec.model_type} is not known here: "
+            "llama.cpp's compute buffer stands in for it"
+        )
+    return plan_cells(
+        deployment,
+        lambda context: cells(deployment, context, 1, batch=batch),
+        graph,
         settings={"batch": batch},
         notes=tuple(notes),
     )

@@ -6,9 +6,11 @@ size, every group takes its blocks from one pool, and a request needs blocks of 
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from attnprof.engines.base import longest_within
 from attnprof.models.spec import Attention, CacheKind, Layer, ModelSpec
 
 TokensRule = Literal["per-group", "concurrency"]
@@ -113,14 +115,7 @@ class BlockPool:
 
     def longest_context(self, num_blocks: int, limit: int) -> int:
         """The longest single sequence that fits, at most ``limit``. [tokens]"""
-        low, high = 0, limit
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.blocks_per_sequence(middle) <= num_blocks:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return longest_within(num_blocks, self.blocks_per_sequence, limit)
 
 
 def attention_bytes_per_token(
@@ -172,15 +167,11 @@ def cache_entries(
     for layer, count in spec.layer_groups().items():
         if layer.attention is not None and not layer.attention.reads_other_layer:
             attention = layer.attention
-            kind: CacheKind = attention.kind
-            window_len = attention.window_len
-            if windows_as_full and kind in ("sliding", "chunked"):
-                kind, window_len = "full", None
-            bytes_per_token = attention_bytes_per_token(
-                attention, tp, element_bytes, expand_latent=expand_latent
-            )
             if attention.causal:
-                kept[CacheEntry(kind, bytes_per_token, window_len=window_len)] += count
+                for entry in _attention_entries(
+                    attention, tp, element_bytes, expand_latent, windows_as_full
+                ):
+                    kept[entry] += count
         if layer.cross is not None:
             cross_bytes = attention_bytes_per_token(layer.cross, tp, element_bytes)
             kept[CacheEntry("cross", cross_bytes)] += count
@@ -188,6 +179,20 @@ def cache_entries(
             held = state_bytes(layer, tp, conv_bytes, state_element_bytes, num_draft_tokens)
             kept[CacheEntry("state", state_bytes=held)] += count
     return kept
+
+
+def _attention_entries(
+    attention: Attention, tp: int, element_bytes: float, expand_latent: bool, windows_as_full: bool
+) -> Iterator[CacheEntry]:
+    """What one layer keeps: every token, a window, or a window beside compressed tokens."""
+    each = attention_bytes_per_token(attention, tp, element_bytes, expand_latent=expand_latent)
+    if attention.tokens_per_entry > 1:
+        yield CacheEntry("mla", each / attention.tokens_per_entry)
+    if attention.window_len is None or windows_as_full:
+        yield CacheEntry("mla" if attention.kind == "mla" else "full", each)
+    else:
+        kind: CacheKind = "chunked" if attention.kind == "chunked" else "sliding"
+        yield CacheEntry(kind, each, window_len=attention.window_len)
 
 
 def _layers_per_group(counts: list[int]) -> int:

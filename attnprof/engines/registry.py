@@ -22,21 +22,25 @@ def plan_memory(deployment: Deployment) -> MemoryPlan:
     """Split one GPU's memory as the deployment's engine does.
 
     A model that keeps nothing (an encoder) has no cache to fill: the scheduler says how many
-    sequences go at once.
+    sequences go at once, and of an engine without such a limit nothing is known but that one fits.
     """
     plan = PLANNERS[deployment.engine.kind](deployment)
-    if any(
-        layer.cross is not None or layer.cache_kind != "none"
-        for layer in deployment.model.layer_groups()
-    ):
+    spec = deployment.model
+    if any(layer.cross or layer.cache_kind != "none" for layer in spec.layer_groups()):
         return plan
     limit = plan.settings.get("max_num_seqs")
+    at_once = limit * deployment.dp if isinstance(limit, int) else deployment.dp
+    bound = "the scheduler bounds" if isinstance(limit, int) else "activations bound, unknown here,"
     return replace(
         plan,
+        kv_bytes=min(0, plan.kv_bytes),
         bytes_per_sequence=0,
         num_blocks=0,
         kv_tokens=0,
-        max_concurrency=float(limit if isinstance(limit, int) else 1) * deployment.dp,
-        max_context_len=deployment.model.max_position_embeddings or deployment.max_model_len,
-        notes=(*plan.notes, "the model keeps no cache: the scheduler bounds sequences at once"),
+        max_concurrency=float(at_once) if plan.kv_bytes >= 0 else 0.0,
+        max_context_len=spec.max_position_embeddings or deployment.max_model_len,
+        notes=(
+            f"{spec.name} is an encoder: it keeps no cache and writes no tokens; {bound} how many "
+            "sequences it reads at once",
+        ),
     )

@@ -110,7 +110,7 @@ def plan(deployment: Deployment) -> MemoryPlan:
     pages_each = math.ceil(deployment.max_model_len / page)
     concurrency = pages / pages_each if unit else float(slots or 0)
     if slot and slots is not None:
-        concurrency = min(concurrency, float(slots))
+        concurrency = min(concurrency, float(slots)) if kv >= states else 0.0
     graphs = round(engine.by_ranks("graph_bytes", deployment.card_size, 1))
     graphs = 0 if deployment.enforce_eager else graphs
     if engine.overheads.graph_bytes is not None and not deployment.enforce_eager:
@@ -135,7 +135,11 @@ def plan(deployment: Deployment) -> MemoryPlan:
         num_blocks=pages,
         kv_tokens=tokens * deployment.dp,
         max_concurrency=concurrency * deployment.dp,
-        max_context_len=tokens,
+        max_context_len=(
+            min(tokens, deployment.longest_context)
+            if unit or concurrency < 1
+            else deployment.longest_context
+        ),
         settings={"mem_fraction_static": fraction, "page_size": page},
         notes=tuple(notes),
     )

@@ -63,7 +63,7 @@ def plan(deployment: Deployment) -> MemoryPlan:
     blocks = pool(deployment, deployment.block_size or int(engine.number("block_tokens")))
     exact = max(0, kv) / blocks.bytes_per_block
     num_blocks = math.ceil(exact) if engine.kind in ROUNDS_UP else math.floor(exact)
-    return _planned(deployment, blocks, num_blocks, weights, buffers, kv, 0)
+    return _planned(deployment, blocks, num_blocks, weights, buffers, kv, None)
 
 
 def torch_plan(deployment: Deployment) -> MemoryPlan:
@@ -89,15 +89,14 @@ def torch_plan(deployment: Deployment) -> MemoryPlan:
 
 def _planned(
     deployment: Deployment, blocks: BlockPool, num_blocks: int, weights: int, runtime: int,
-    kv: int, activation: int, notes: tuple[str, ...] = (),
+    kv: int, activation: int | None, notes: tuple[str, ...] = (),
 ) -> MemoryPlan:  # fmt: skip
-    longest = max(deployment.max_model_len, deployment.model.max_position_embeddings or 2**24)
     return MemoryPlan(
         total_bytes=deployment.total_bytes,
-        usable_bytes=weights + runtime + activation + max(0, kv),
+        usable_bytes=weights + runtime + (activation or 0) + max(0, kv),
         weight_bytes=weights,
         activation_bytes=activation,
-        graph_bytes=0,
+        graph_bytes=None if activation is None else 0,
         runtime_bytes=runtime,
         kv_bytes=kv,
         bytes_per_sequence=blocks.bytes_per_sequence(deployment.max_model_len),
@@ -105,7 +104,7 @@ def _planned(
         num_blocks=num_blocks,
         kv_tokens=blocks.tokens(num_blocks, deployment.max_model_len) * deployment.dp,
         max_concurrency=blocks.concurrency(num_blocks, deployment.max_model_len) * deployment.dp,
-        max_context_len=blocks.longest_context(num_blocks, longest),
+        max_context_len=blocks.longest_context(num_blocks, deployment.longest_context),
         settings={"share": cache_share(deployment), "block_size": blocks.block_tokens},
         notes=notes,
     )

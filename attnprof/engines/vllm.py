@@ -146,7 +146,7 @@ def _routed_bytes(deployment: Deployment) -> tuple[float, float]:
     ]
     if not down or (spec.quantization is not None and spec.quantization.method == "mxfp4"):
         return 0.0, 0.0
-    ranks = 1 if deployment.expert_parallel else deployment.tp
+    ranks = 1 if deployment.expert_parallel else deployment.expert_ranks
     chosen = down[0].active_count * deployment.dtype_bytes
     return max_num_batched_tokens(deployment) * chosen, down[0].in_features / ranks
 
@@ -271,7 +271,7 @@ def plan(deployment: Deployment) -> MemoryPlan:
         num_blocks=num_blocks,
         kv_tokens=blocks.tokens(num_blocks, deployment.max_model_len) * deployment.dp,
         max_concurrency=blocks.concurrency(num_blocks, deployment.max_model_len) * deployment.dp,
-        max_context_len=blocks.longest_context(num_blocks, _longest(deployment)),
+        max_context_len=blocks.longest_context(num_blocks, deployment.longest_context),
         unplanned_bytes=unplanned,
         settings={
             "gpu_memory_utilization": utilization(deployment),
@@ -281,7 +281,3 @@ def plan(deployment: Deployment) -> MemoryPlan:
         },
         notes=tuple(notes),
     )
-
-
-def _longest(deployment: Deployment) -> int:
-    return max(deployment.max_model_len, deployment.model.max_position_embeddings or 2**24)

@@ -1,16 +1,43 @@
 """The weights of one rank: a model's share under tensor, pipeline and expert parallelism."""
 
 import math
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from attnprof.engines.base import Deployment
-from attnprof.models.spec import Layer, Matrix, ModelSpec, Quantization
+from attnprof.models.spec import Layer, Matrix, ModelSpec
+from attnprof.theory.weights import matrix_bytes, stored_share
 
 MXFP4_TILE = 256
 """vLLM's MXFP4 kernels pad the inner width of experts to tiles: gpt-oss, 2,880 to 3,072."""
 
 ROTARY_ELEMENT_BYTES = 2
-"""Engines keep the cosines and sines of every position in half precision."""
+KEEPS_ROTARY_TABLE = ("vllm", "sglang")
+"""Engines that keep the cosines and sines of every position, in half precision; the others work
+them out as they go."""
+
+EMBEDS_ON_HOST = ("llama-cpp", "ollama")
+"""Engines that look an embedding up in host memory, unless it is the head as well."""
+
+SPLITS_DENSE = ("sglang",)
+"""Engines whose data-parallel attention leaves dense blocks and the head split over all ranks."""
+
+
+Where = Literal["layer", "shared", "encoder", "outer", "tower"]
+
+
+@dataclass(frozen=True)
+class RankPart:
+    """Weights of one rank: a matrix (None: norms, biases, tables) and where it stands.
+
+    ``shared`` ones are an earlier layer's: read again, and held once.
+    """
+
+    where: Where
+    matrix: Matrix | None
+    num_bytes: float
 
 
 def stage_layers(spec: ModelSpec, pp: int) -> ModelSpec:
@@ -20,7 +47,7 @@ def stage_layers(spec: ModelSpec, pp: int) -> ModelSpec:
     return replace(spec, layers=spec.layers[: math.ceil(len(spec.layers) / pp)])
 
 
-def rotary_table_bytes(spec: ModelSpec) -> int:
+def rotary_table_bytes(deployment: Deployment) -> int:
     """The table of rotary angles that every rank holds whole. [bytes]
 
         max_position_embeddings · rotary_dim · 2
@@ -28,68 +55,65 @@ def rotary_table_bytes(spec: ModelSpec) -> int:
     Llama-3.1-8B loads 0.029 GiB more than Llama-3-8B for its 128k positions.
 
     Source:
-        Start-up logs of both.
+        vLLM's start-up logs of both.
     """
+    if deployment.engine.kind not in KEEPS_ROTARY_TABLE:
+        return 0
+    spec = deployment.model
     return (spec.max_position_embeddings or 0) * spec.rotary_dim * ROTARY_ELEMENT_BYTES
-
-
-def bytes_per_param(matrix: Matrix, dtype_bytes: float, quantization: Quantization | None) -> float:
-    """Bytes that one element of a matrix takes in memory, its share of the scales included.
-
-    A scale of two bytes (one in MXFP4 and NVFP4, four in bitsandbytes, quantised again one and a
-    little) and, where the method has them, zeros as wide as a weight stand beside each group; FP8
-    in blocks has a float32 a block.
-    """
-    if quantization is None or matrix.role in quantization.skipped_roles:
-        return dtype_bytes
-    bits = float(quantization.bits)
-    if quantization.group_size:
-        scale_bits = {"mxfp4": 8.0, "nvfp4": 8.0, "bitsandbytes": 32.0}.get(
-            quantization.method, 16.0
-        )
-        if quantization.method == "bitsandbytes" and quantization.has_zeros:
-            scale_bits = 8 + 32 / 256
-        bits += scale_bits / quantization.group_size
-        if quantization.has_zeros and quantization.method in ("awq", "gptq", "int4"):
-            bits += quantization.bits / quantization.group_size
-    if quantization.block_shape is not None:
-        rows, columns = quantization.block_shape
-        bits += 32 / (rows * columns)
-    return bits / 8
 
 
 def rank_weight_bytes(deployment: Deployment) -> int:
     """Bytes of weights that the fullest rank loads, its rotary table included. [bytes]
 
     Matrices are divided among the ranks of tensor parallelism, keys and values as far as there
-    are KV heads; experts also among data-parallel ranks under expert parallelism; norms, biases
-    and routers are whole on each. A pipeline's fullest stage has its layers and an embedding.
+    are KV heads; experts also among the ranks that attend apart; norms, biases and routers are
+    whole on each. A pipeline's fullest stage has its layers and an embedding. Where a file's
+    header told the bytes, all of it is scaled to them.
     """
-    scale = deployment.engine.overheads.weight_scale or 1.0
-    if deployment.weight_bytes_per_rank is not None:
-        return round(deployment.weight_bytes_per_rank * scale)
     spec = deployment.model
-    rotary = rotary_table_bytes(spec)
-    if spec.stored_weight_bytes is not None and deployment.quantization is None:
-        return round((spec.stored_weight_bytes / (deployment.tp * deployment.pp) + rotary) * scale)
-    stage = stage_layers(spec, deployment.pp)
-    held = sum(
-        _layer_bytes(layer, deployment) * count
-        for layer, count in stage.layer_groups().items()
-        if not layer.is_shared
-    )
-    held += sum(
-        _layer_bytes(layer, deployment) for layer in spec.encoder_layers if not layer.is_shared
-    )
-    outer = [_matrix_bytes(matrix, None, deployment) for matrix in spec.outer]
+    outer = []
+    held = 0.0
+    for part in rank_parts(deployment, stage_layers(spec, deployment.pp)):
+        if part.where == "outer" and part.matrix is not None:
+            outer.append(part.num_bytes)
+        elif part.where != "shared":
+            held += part.num_bytes
     held += max(outer, default=0.0) if deployment.pp > 1 else sum(outer)
-    held += (spec.outer_vector_params + spec.vision_params) * deployment.dtype_bytes
-    held += absorbed_latent_bytes(deployment)
-    if deployment.engine.kind == "tensorrt-llm" and spec.tied_embeddings:
-        # The engine's head is a constant of its own, unless it was built to share the embedding.
-        held += sum(size for size, matrix in zip(outer, spec.outer, strict=True)
-                    if matrix.role == "embedding")  # fmt: skip
-    return round((held + rotary) * scale)
+    held += absorbed_latent_bytes(deployment) + rotary_table_bytes(deployment)
+    return round(held * (deployment.engine.overheads.weight_scale or 1.0))
+
+
+def rank_parts(deployment: Deployment, spec: ModelSpec) -> Iterator[RankPart]:
+    """What one rank loads of ``spec``, which is the deployment's model or a stage of it."""
+    scale = stored_share(deployment.model)
+    for layer, count in spec.layer_groups().items():
+        where: Where = "shared" if layer.is_shared else "layer"
+        yield from _layer_parts(layer, where, count * scale, deployment)
+    for layer, count in Counter(spec.encoder_layers).items():
+        yield from _layer_parts(layer, "encoder", count * scale, deployment)
+    on_host = deployment.engine.kind in EMBEDS_ON_HOST and not spec.tied_embeddings
+    for matrix in spec.outer:
+        if not (on_host and matrix.role == "embedding"):
+            held = _rank_matrix_bytes(matrix, None, deployment) * scale
+            # TensorRT-LLM's head is a constant of its own, unless it was built to share it.
+            copies = 2 if matrix.role == "embedding" and _copies_head(deployment) else 1
+            yield RankPart("outer", matrix, copies * held)
+    yield RankPart("outer", None, spec.outer_vector_params * deployment.dtype_bytes * scale)
+    yield RankPart("tower", None, spec.vision_params * deployment.dtype_bytes * scale)
+
+
+def _layer_parts(
+    layer: Layer, where: Where, times: float, deployment: Deployment
+) -> Iterator[RankPart]:
+    for matrix in layer.matrices:
+        held = _rank_matrix_bytes(matrix, layer, deployment)
+        yield RankPart(where, matrix, held * times)
+    yield RankPart(where, None, layer.vector_params * deployment.dtype_bytes * times)
+
+
+def _copies_head(deployment: Deployment) -> bool:
+    return deployment.engine.kind == "tensorrt-llm" and deployment.model.tied_embeddings
 
 
 def _is_plain_embedding(matrix: Matrix, deployment: Deployment) -> bool:
@@ -132,24 +156,66 @@ def absorbed_latent_bytes(deployment: Deployment) -> float:
     return elements * deployment.dtype_bytes
 
 
-def _layer_bytes(layer: Layer, deployment: Deployment) -> float:
-    matrices = sum(_matrix_bytes(matrix, layer, deployment) for matrix in layer.matrices)
-    return matrices + layer.vector_params * deployment.dtype_bytes
-
-
-def _matrix_bytes(matrix: Matrix, layer: Layer | None, deployment: Deployment) -> float:
+def _rank_matrix_bytes(matrix: Matrix, layer: Layer | None, deployment: Deployment) -> float:
     spec = deployment.model
-    each = bytes_per_param(matrix, deployment.dtype_bytes, spec.quantization)
-    if matrix.role == "experts" and each < 1 and _pads_experts(deployment):
+    held = matrix_bytes(matrix, deployment.dtype_bytes, spec.quantization)
+    if matrix.role == "experts" and _pads_experts(deployment):
         inner = (
             matrix.in_features if matrix.out_features == spec.hidden_size else matrix.out_features
         )
-        each *= math.ceil(inner / MXFP4_TILE) * MXFP4_TILE / inner
-    ranks = float(deployment.tp)
-    if matrix.role == "experts" and deployment.expert_parallel:
-        ranks = deployment.tp * deployment.dp
-    elif matrix.sharding == "replicated" or _is_plain_embedding(matrix, deployment):
-        ranks = 1.0
-    elif matrix.sharding == "kv_heads" and layer is not None and layer.attention is not None:
-        ranks = min(deployment.tp, layer.attention.num_kv_heads)
-    return matrix.num_params * each / ranks
+        held *= math.ceil(inner / MXFP4_TILE) * MXFP4_TILE / inner
+    return held / _ranks_of(matrix, layer, deployment)
+
+
+def _ranks_of(matrix: Matrix, layer: Layer | None, deployment: Deployment) -> int:
+    """How many ranks a matrix is divided among."""
+    if matrix.sharding == "replicated" or _is_plain_embedding(matrix, deployment):
+        return 1
+    if matrix.role == "experts":
+        return deployment.expert_ranks
+    splits_dense = deployment.dp_attention and deployment.engine.kind in SPLITS_DENSE
+    if splits_dense and matrix.role in ("ffn", "shared_experts", "head"):
+        return deployment.tp * deployment.dp
+    if matrix.sharding == "kv_heads" and layer is not None and layer.attention is not None:
+        return min(deployment.tp, layer.attention.num_kv_heads)
+    return deployment.tp
+
+
+def read_weight_bytes(deployment: Deployment, num_tokens: int, *, encodes: bool) -> float:
+    """Bytes of weights that a step of ``num_tokens`` tokens reads on one rank. [bytes]
+
+    Every layer of the model once, through all stages of a pipeline; of the experts those that at
+    least one token is sent to. An embedding is looked up, not read, unless it is the head too.
+
+    Args:
+        encodes: Whether the encoder runs in this step.
+    """
+    spec, read = deployment.model, 0.0
+    for part in rank_parts(deployment, spec):
+        matrix = part.matrix
+        if part.where == "tower" or (part.where == "encoder" and not encodes):
+            continue
+        if matrix is not None and matrix.role == "experts":
+            read += part.num_bytes * touched_expert_share(
+                num_tokens, matrix.count, matrix.active_count
+            )
+        elif matrix is None or matrix.role != "embedding" or _is_head(matrix, spec):
+            read += part.num_bytes
+    return read * (deployment.engine.overheads.weight_scale or 1.0)
+
+
+def _is_head(matrix: Matrix, spec: ModelSpec) -> bool:
+    return spec.tied_embeddings and matrix.out_features == spec.vocab_size
+
+
+def touched_expert_share(num_tokens: int, num_experts: int, chosen: int) -> float:
+    """Share of the experts that at least one of ``num_tokens`` tokens is sent to.
+
+        1 − (1 − k / E)^T
+
+    Tokens are taken to choose evenly and apart from each other.
+
+    >>> touched_expert_share(1, 8, 2)
+    0.25
+    """
+    return float(1 - (1 - min(1.0, chosen / max(1, num_experts))) ** num_tokens)

@@ -42,18 +42,21 @@ def attention_shape(
             if config.flag("attention_k_eq_v"):
                 num_kv_heads = config.count("num_global_key_value_heads", num_kv_heads)
     if head_dim is None:
-        if hidden_size < num_heads:
+        # Some of the library's defaults do not divide; a file that states both must.
+        stated = config.says("hidden_size") and config.says("num_attention_heads")
+        if hidden_size < num_heads or (stated and hidden_size % num_heads):
             raise config.wrong(
-                "num_attention_heads", num_heads, f"at most hidden_size, {hidden_size}"
+                "num_attention_heads", num_heads, f"a divisor of hidden_size, {hidden_size}"
             )
         head_dim = hidden_size // num_heads
     if num_heads % num_kv_heads:
         raise config.wrong(
             "num_key_value_heads", num_kv_heads, f"a divisor of num_attention_heads, {num_heads}"
         )
+    sees_all = config.get("use_bidirectional_attention") in (True, "all")
     return Attention(
         kind, num_heads, num_kv_heads, head_dim, v_head_dim or head_dim, window_len,
-        reads_other_layer=reads_other,
+        causal=family.causal and not sees_all, reads_other_layer=reads_other,
     )  # fmt: skip
 
 

@@ -64,6 +64,8 @@ class Family:
     extra: str = ""
     """Name of the function in :mod:`attnprof.models.extras` that adds what is left."""
     logit_softcap: bool = False
+    causal: bool = True
+    """An encoder's layers see every token, and keep none."""
 
 
 LLAMA = Family(qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
@@ -156,8 +158,8 @@ FAMILIES: dict[str, Family] = {
         qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", head_bias="use_bias",
         moe=Moe(shared="*moe_num_shared_experts", has_correction_bias=True),
     ),
-    "eurobert": replace(LLAMA, head_bias="mlp_bias"),
-    "modernbert": MODERNBERT,
+    "eurobert": replace(LLAMA, head_bias="mlp_bias", causal=False),
+    "modernbert": replace(MODERNBERT, causal=False),
     "exaone4": Family(qk_norm="head", pattern=Pattern(4, key="sliding_window_pattern")),
     "exaone_moe": Family(
         qk_norm="head", moe=Moe(shared="*num_shared_experts"),

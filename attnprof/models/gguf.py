@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from attnprof.errors import UsageError
 from attnprof.models.families import FAMILIES, Pattern
 from attnprof.models.parts import Parts
-from attnprof.models.spec import Attention, Matrix, Mixer, ModelSpec, Role
+from attnprof.models.spec import Attention, Matrix, Mixer, ModelSpec, Quantization, Role
 
 MAX_TENSORS = 1_000_000
 MAX_KEYS = 100_000
@@ -207,9 +207,18 @@ def read_gguf(path: Path) -> ModelSpec:
         tied_embeddings=not has_head,
         max_position_embeddings=value("context_length"),
         rotary_dim=value("rope.dimension_count", 0),
+        quantization=_mean_quantization(tensors),
         stored_weight_bytes=sum(tensor.num_bytes for tensor in tensors),
         source=str(path),
     )
+
+
+def _mean_quantization(tensors: list[Tensor]) -> Quantization | None:
+    """The mean width of the matrices, None where they are plain; the sum of all is exact anyway."""
+    matrices = [tensor for tensor in tensors if len(tensor.extents) > 1]
+    elements = sum(tensor.num_elements for tensor in matrices)
+    bits = 8 * sum(tensor.num_bytes for tensor in matrices) / max(1, elements)
+    return Quantization("gguf", bits, skipped_roles=frozenset()) if 0 < bits < 15 else None
 
 
 def _rest(tensor: Tensor) -> tuple[tuple[int, ...], int, int]:

@@ -213,6 +213,7 @@ def case_of(row: dict[str, Any]) -> Case | None:
         gpu=gpu,
         tp=tp,
         dp=dp,
+        dp_attention=dp > 1,
         expert_parallel=dp > 1,
         pp=int(_size(row, "pp", 1024) or 1),
         dtype=str(dtype) if dtype in ("float32", "float16", "bfloat16") else "bfloat16",

@@ -368,9 +368,7 @@ def _trt_terms(case: Case) -> Iterator[Term]:
     per_token = pool.bytes_per_block / pool.block_tokens
     tokens = case.number("max_tokens", "tokens")
     if (engine := case.number("engine_mib")) is not None:
-        rotary = replace(deployment.model, rotary_dim=0)
-        weights = rank_weight_bytes(replace(deployment, model=rotary))
-        yield Term("weights_mib", weights / MIB, engine)
+        yield Term("weights_mib", rank_weight_bytes(deployment) / MIB, engine)
     if (exact := case.number("kv_bytes")) is not None and tokens is not None:
         yield Term("kv_bytes_given_tokens", tokens * per_token, exact)
     kv = case.number("kv_gib", "kv_gib_fp16")
@@ -507,10 +505,7 @@ def _ollama_terms(case: Case) -> Iterator[Term]:
     total = setting(settings, "ctx_size_total")
     context = int(total or (setting(settings, "num_ctx") or 2048) * parallel)
     batch = int(setting(settings, "batch") or 512)
-    cells = ollama.cells(
-        spec, context // parallel, parallel, batch=batch, windows=engine.flag("windows"),
-        latent=engine.flag("latent_cache"),
-    )  # fmt: skip
+    cells = ollama.cells(case.deployment, context // parallel, parallel, batch=batch)
     predicted = llama_cpp.kv_bytes(spec, cells)
     if (mib := case.number("kv_mib")) is not None:
         yield Term("kv_mib", predicted / MIB, mib)

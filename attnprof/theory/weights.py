@@ -88,6 +88,24 @@ def weight_bytes(
     return math.ceil(total + (spec.num_params - counted) * dtype_bytes)
 
 
+def stored_share(spec: ModelSpec) -> float:
+    """What a checkpoint's files hold over what its configuration makes; 1 where no header told.
+
+    Layers for multi-token prediction are counted where the files are nearer to the sum with them.
+    """
+    if spec.stored_weight_bytes is None:
+        return 1.0
+    plain = weight_bytes(spec)
+    drafted = plain + sum(
+        matrix_bytes(matrix, dtype_named(spec.dtype).bytes, spec.quantization)
+        for layer in spec.draft_layers
+        for matrix in layer.matrices
+    )
+    stored = spec.stored_weight_bytes
+    nearest = min((plain, drafted), key=lambda held: abs(held - stored))
+    return stored / nearest if nearest else 1.0
+
+
 def ggml_bytes(matrix: Matrix, ggml_type: str) -> int:
     """Bytes of a matrix in one of GGML's types, whole blocks a row. [bytes]
 

@@ -183,12 +183,13 @@ def test_measured_overheads_replace_the_constants() -> None:
     plain, audited = vllm.plan(deployment), vllm.plan(replace(deployment, engine=measured))
     assert audited.runtime_bytes == GIB
     assert audited.graph_bytes == 2 * GIB
+    assert plain.activation_bytes is not None
     assert audited.activation_bytes == pytest.approx(2 * plain.activation_bytes, abs=1)
     assert audited.weight_bytes == pytest.approx(1.1 * plain.weight_bytes, abs=1)
 
 
 def test_expert_parallel_replicas_share_the_experts_and_copy_the_rest() -> None:
-    shared = _deployment(QWEN3_30B, "0.19", dp=4, expert_parallel=True)
+    shared = _deployment(QWEN3_30B, "0.19", dp=4, dp_attention=True, expert_parallel=True)
     tensor, data = (
         vllm.plan(deployment).weight_bytes
         for deployment in (_deployment(QWEN3_30B, "0.19", tp=4), shared)
