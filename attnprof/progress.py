@@ -1,5 +1,7 @@
 """What a sweep tells while it runs -> a live display, or plain lines where there is no terminal."""
 
+import contextlib
+import io
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -48,10 +50,16 @@ def time_words(left_s: float) -> str:
     return f"about {left_s / 3600:.1f} h"
 
 
+def _tell(stream: TextIO | None, text: str) -> None:
+    """Write a line; a sweep does not end because nobody listens any more."""
+    with contextlib.suppress(OSError):
+        print(text, file=stream or io.StringIO(), flush=True)
+
+
 class PlainWatcher:
     """A line for every finished workload, and a sign of life in between."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
         self._total = 0
         self._done = 0
@@ -82,7 +90,7 @@ class PlainWatcher:
 
     def _say(self, text: str) -> None:
         self._said_at = time.monotonic()
-        print(text, file=self._stream, flush=True)
+        _tell(self._stream, text)
 
 
 class LiveWatcher:
@@ -147,7 +155,7 @@ class LiveWatcher:
 class SilentWatcher:
     """Tells nothing but what the user should know."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
 
     def started(self, num_workloads: int, num_kept: int) -> None: ...
@@ -159,6 +167,6 @@ class SilentWatcher:
     def record(self, record: dict[str, Any]) -> None: ...
 
     def note(self, text: str) -> None:
-        print(f"note: {plain(text)}", file=self._stream, flush=True)
+        _tell(self._stream, f"note: {plain(text)}")
 
     def time_left(self, left_s: float) -> None: ...

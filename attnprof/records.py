@@ -85,7 +85,7 @@ class _KeptRecord(TypedDict, total=False):
     """What may be in a record, as far as tables and fits look at it."""
 
     workload_id: Required[str]
-    status: str
+    status: Required[str]
     reason: str | None
     phase: str
     backend: str

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from attnprof.errors import CannotMeasureError
+
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
@@ -75,9 +77,16 @@ class Table:
 def show(
     tables: Table | Sequence[Table], output_format: OutputFormat, stream: TextIO | None = None
 ) -> None:
-    """Write ``tables``, and nothing else, to ``stream`` or standard output."""
+    """Write ``tables``, and nothing else, to ``stream`` or standard output.
+
+    Raises:
+        CannotMeasureError: It is closed, or the disk behind it is full.
+        BrokenPipeError: Its reader has left.
+    """
     given = [tables] if isinstance(tables, Table) else list(tables)
     to = stream or sys.stdout
+    if to is None:  # as Python has it where a shell wrote >&-
+        raise _unwritten("it is closed")
     match output_format:
         case OutputFormat.rich:
             written = "\n".join(terminal_text(table, to) for table in given)
@@ -88,7 +97,19 @@ def show(
         case OutputFormat.markdown:
             written = "\n".join(markdown_text(table) for table in given)
     encoding = getattr(to, "encoding", None) or "utf-8"
-    to.write(written.encode(encoding, "replace").decode(encoding))
+    try:
+        to.write(written.encode(encoding, "replace").decode(encoding))
+        to.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _unwritten(str(error.strerror)) from None
+
+
+def _unwritten(why: str) -> CannotMeasureError:
+    return CannotMeasureError(
+        f"cannot write to standard output: {why}", "send it to a terminal, a pipe or a file"
+    )
 
 
 def plain(text: str) -> str:
@@ -130,7 +151,8 @@ def terminal_text(table: Table, stream: TextIO, width: int | None = None) -> str
             console.print(plain(note), style="dim")
         if left_out:
             console.print(
-                f"no room for: {', '.join(left_out)} (a wider terminal or --format json shows them)",
+                f"no room for: {', '.join(left_out)} "
+                "(a wider terminal or --format json shows them)",
                 style="dim",
             )
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())

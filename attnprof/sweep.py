@@ -30,12 +30,19 @@ from attnprof.recording import (
 from attnprof.records import Run, RunDirectory, open_run_directory
 from attnprof.rounds import dominates, drift_notes, timed_share, visiting_order, worker_group
 from attnprof.stopping import stop_wishes
-from attnprof.workers import Launcher, StopRequestedError, Worker, WorkerLostError
+from attnprof.workers import (
+    Launcher,
+    ServerLostError,
+    StopRequestedError,
+    Worker,
+    WorkerLostError,
+)
 from attnprof.workload import Workload
 
 BATCH_S = 60.0
 KEPT_WORKERS = 4  # where workers are not forked, so many stay, each with its own device context
 MAX_PHASE_S = 600.0
+MAX_SERVERS = 3  # that may end during one visit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +159,9 @@ def run_sweep(request: SweepRequest, watch: Watcher) -> Outcome:
             sweep.measure()
         except StopRequestedError:
             sweep.interrupted = True
+        except KeyboardInterrupt:
+            sweep.close_workers(kill=True)
+            raise
         finally:
             sweep.close_workers(kill=sweep.interrupted)
         return sweep.finish()
@@ -335,6 +345,18 @@ class _Sweep:
 
     def _visit(self, workload: Workload, round_: int) -> None:
         progress = self.progress[workload.workload_id]
+        for _ in range(MAX_SERVERS):
+            try:
+                self._take(progress, round_, *self._answer(progress, round_))
+                return
+            except ServerLostError as lost:
+                last = lost
+                self.close_workers(kill=True)
+        raise CannotMeasureError(f"{last.reason}, time and again", "go on with --resume")
+
+    def _answer(self, progress: Progress, round_: int) -> tuple[Worker, dict[str, Any]]:
+        """What a worker says of the next visit, or that it was lost."""
+        workload = progress.workload
         worker = self._worker(worker_group(workload), round_)
         following = progress.next_visit()
         seed = crc32(f"{self.request.seed}/{workload.workload_id}/{round_}".encode())
@@ -349,22 +371,23 @@ class _Sweep:
             "growth_limit_s": self.request.timeout_s,
         }
         try:
-            answer = worker.ask(
+            return worker, worker.ask(
                 request,
                 lambda phase: self._limit_s(phase, progress, following),
                 lambda phase: self.watch.visit(
                     workload, round_, phase, progress.num_samples, progress.figure.interval
                 ),
             )
+        except ServerLostError:
+            raise
         except WorkerLostError as lost:
-            answer = {
+            return worker, {
                 "status": lost.status, "reason": lost.reason, "phase": lost.phase,
                 "ended": _now(), "ends_worker": True,
             }  # fmt: skip
-        self._take(progress, worker, round_, answer)
 
     def _take(
-        self, progress: Progress, worker: Worker, round_: int, answer: dict[str, Any]
+        self, progress: Progress, round_: int, worker: Worker, answer: dict[str, Any]
     ) -> None:
         """Keep a finished visit, and the record when it was the last one."""
         if answer.pop("ends_worker", False):
@@ -415,7 +438,9 @@ class _Sweep:
         if worker.ruled_round != round_:
             worker.ruled_round = round_
             try:
-                rulers = worker.ask({"command": "rulers"}, lambda phase: self.request.timeout_s)
+                rulers = worker.ask({"command": "rulers"}, lambda phase: MAX_PHASE_S)
+            except ServerLostError:
+                raise
             except WorkerLostError as lost:
                 raise CannotMeasureError(f"no ruler could be read: {lost.reason}") from None
             self.rulers.append(rulers["rulers"])

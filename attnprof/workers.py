@@ -45,6 +45,13 @@ class WorkerLostError(Exception):
         self.phase = phase
 
 
+class ServerLostError(WorkerLostError):
+    """A worker ended because the process that starts workers did: no fault of what it ran."""
+
+    def __init__(self, phase: str | None = None) -> None:
+        super().__init__("crashed", "the process that starts workers has ended", phase)
+
+
 class StopRequestedError(Exception):
     """The user wants the sweep to stop."""
 
@@ -56,6 +63,10 @@ class _Process(Protocol):
         """How it ended, a signal as a negative number; None while it lives."""
 
     def kill(self) -> None: ...
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether the process that started it has ended before it."""
 
 
 class _SpawnedProcess:
@@ -71,6 +82,10 @@ class _SpawnedProcess:
 
     def kill(self) -> None:
         _kill_group(self._popen)
+
+    @property
+    def is_orphan(self) -> bool:
+        return False
 
 
 def _kill_group(popen: "subprocess.Popen[bytes]") -> None:
@@ -90,6 +105,10 @@ class _ForkedProcess:
 
     def kill(self) -> None:
         self._server.kill(self.pid)
+
+    @property
+    def is_orphan(self) -> bool:
+        return self._server.has_ended and self._server.exit_code(self.pid, 0.0) is None
 
 
 class Worker:
@@ -183,6 +202,8 @@ class Worker:
 
     def _ended(self, phase: str) -> WorkerLostError:
         code = self._process.exit_code(EXIT_TIMEOUT_S)
+        if self._process.is_orphan:
+            return ServerLostError(phase)
         if code is None:
             self._process.kill()
             reason = "closed its channel and lived on"
@@ -257,6 +278,7 @@ class ForkServer:
 
     def __init__(self, environment: dict[str, str], modules: tuple[str, ...]) -> None:
         self._ended: dict[int, int] = {}
+        self._hung_up = False
         self._changed = threading.Condition()
         self._born: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -275,6 +297,10 @@ class ForkServer:
     @property
     def pid(self) -> int:
         return self._popen.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._popen.poll() is not None
 
     def wait_until_ready(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Wait until the libraries are loaded."""
@@ -307,7 +333,7 @@ class ForkServer:
         except (OSError, queue.Empty):
             for stream in (requests, answers, errors):
                 stream.close()
-            raise CannotMeasureError("the process that starts workers has ended") from None
+            raise ServerLostError from None
         finally:
             os.close(asked)
             os.close(answered)
@@ -319,7 +345,7 @@ class ForkServer:
 
     def exit_code(self, pid: int, timeout_s: float) -> int | None:
         with self._changed:
-            self._changed.wait_for(lambda: pid in self._ended, timeout_s)
+            self._changed.wait_for(lambda: pid in self._ended or self._hung_up, timeout_s)
             return self._ended.get(pid)
 
     def close(self) -> None:
@@ -343,6 +369,9 @@ class ForkServer:
                         self._changed.notify_all()
                 else:
                     self._ready.put(message)
+        with self._changed:
+            self._hung_up = True
+            self._changed.notify_all()
         self._ready.put(None)
 
 
@@ -428,10 +457,13 @@ class Launcher:
 
         Raises:
             CannotMeasureError: The device is not there.
-            WorkerLostError: It ended while it opened the device.
+            WorkerLostError: It ended while it opened the device; also the process that starts
+                workers may have, and is started anew the next time.
         """
         environment = {**os.environ, **self.environment}
         if self.launch_kind == "fork":
+            if self._server is not None and self._server.has_ended:
+                self.close()
             if self._server is None:
                 modules = () if self.device.startswith("synthetic") else _preloaded(self.device)
                 self._server = ForkServer(environment, modules)

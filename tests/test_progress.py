@@ -69,3 +69,16 @@ def test_quiet_means_notes_alone() -> None:
     watch.time_left(5.0)
     watch.note("drift")
     assert out.getvalue() == "note: drift\n"
+
+
+class NobodyListens(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("stream", [None, NobodyListens()])
+def test_a_listener_that_left_ends_no_sweep(stream: io.StringIO | None) -> None:
+    for watch in (PlainWatcher(stream), SilentWatcher(stream)):
+        watch.started(1, 0)
+        watch.record(DONE)
+        watch.note("drift")

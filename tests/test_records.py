@@ -28,9 +28,9 @@ def run_dir(tmp_path: Path) -> Path:
     path = tmp_path / "runs" / "one"
     with open_run_directory(path) as directory:
         directory.start(HEADER)
-        directory.add_record({"workload_id": "a"})
-        directory.add_record({"workload_id": "b"})
-        directory.add_visit({"workload_id": "a"})
+        directory.add_record({"workload_id": "a", "status": "ok"})
+        directory.add_record({"workload_id": "b", "status": "ok"})
+        directory.add_visit({"workload_id": "a", "status": "ok"})
     return path
 
 
@@ -39,15 +39,15 @@ def test_what_was_added_is_read_again(run_dir: Path) -> None:
     assert run.header["format"] == 1
     assert run.header["workloads"] == ["a", "b"]
     assert [record["workload_id"] for record in run.records] == ["a", "b"]
-    assert run.visits == ({"workload_id": "a"},)
+    assert run.visits == ({"workload_id": "a", "status": "ok"},)
     assert run.torn == ()
 
 
 def test_every_line_is_on_disk_before_the_next_step(tmp_path: Path) -> None:
     with open_run_directory(tmp_path / "run") as directory:
         directory.start(HEADER)
-        directory.add_record({"workload_id": "a"})
-        assert read_run(tmp_path / "run").records == ({"workload_id": "a"},)
+        directory.add_record({"workload_id": "a", "status": "ok"})
+        assert read_run(tmp_path / "run").records == ({"workload_id": "a", "status": "ok"},)
 
 
 @given(
@@ -80,9 +80,9 @@ def test_a_torn_last_line_is_said_and_cut_off(run_dir: Path) -> None:
     warnings: list[str] = []
     with open_run_directory(run_dir, resume=True, warn=warnings.append) as directory:
         assert directory.earlier is not None
-        assert directory.earlier.records == ({"workload_id": "a"},)
+        assert directory.earlier.records == ({"workload_id": "a", "status": "ok"},)
         directory.start(HEADER)
-        directory.add_record({"workload_id": "b"})
+        directory.add_record({"workload_id": "b", "status": "ok"})
     assert path.read_bytes() == whole
     assert len(warnings) == 1
     assert "records.jsonl: its last line was cut in half" in warnings[0]
@@ -208,7 +208,8 @@ def test_a_full_disk_leaves_every_earlier_line_intact_and_no_half_line(tmp_path:
         "    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))\n"
         "    for i in range(100):\n"
-        "        directory.add_record({'workload_id': str(i), 'padding': 'x' * 100})\n"
+        "        one = {'workload_id': str(i), 'status': 'ok', 'padding': 'x' * 100}\n"
+        "        directory.add_record(one)\n"
     )
     run_dir = tmp_path / "run"
     filled = subprocess.run(
@@ -227,8 +228,8 @@ def test_a_full_disk_leaves_every_earlier_line_intact_and_no_half_line(tmp_path:
     assert len(run.records) > 3
     with open_run_directory(run_dir, resume=True) as directory:
         directory.start(HEADER)
-        directory.add_record({"workload_id": "next"})
-    assert read_run(run_dir).records[-1] == {"workload_id": "next"}
+        directory.add_record({"workload_id": "next", "status": "ok"})
+    assert read_run(run_dir).records[-1] == {"workload_id": "next", "status": "ok"}
 
 
 def test_a_header_that_cannot_be_written_leaves_the_old_one(
@@ -295,7 +296,7 @@ def test_a_record_of_another_kind_is_named_by_its_line(
     run_dir: Path, record: dict[str, object], words: str
 ) -> None:
     with (run_dir / RECORDS_FILE).open("a") as file:
-        file.write(json.dumps(record) + "\n")
+        file.write(json.dumps({"status": "ok"} | record) + "\n")
     with pytest.raises(UsageError, match=rf"records\.jsonl line 3: {words}"):
         read_run(run_dir)
 
@@ -303,7 +304,7 @@ def test_a_record_of_another_kind_is_named_by_its_line(
 @pytest.mark.parametrize("written", ["NaN", "-Infinity", "1e999"])
 def test_a_number_that_is_none_is_refused(run_dir: Path, written: str) -> None:
     path = run_dir / RECORDS_FILE
-    path.write_text(f'{{"workload_id":"a","median_s":{written}}}\n{path.read_text()}')
+    path.write_text(f'{{"workload_id":"a","status":"ok","median_s":{written}}}\n{path.read_text()}')
     with pytest.raises(UsageError, match=r"records\.jsonl line 1"):
         read_run(run_dir)
 

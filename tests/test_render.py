@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnprof import units
+from attnprof.errors import CannotMeasureError
 from attnprof.render import (
     Column,
     OutputFormat,
@@ -168,3 +169,18 @@ def test_no_name_can_break_a_row_steer_a_terminal_or_become_a_formula(text: str)
     row = next(csv.reader(io.StringIO(csv_text(hostile).split("\n", 1)[1])))
     assert len(row) == 4
     assert not row[0].lstrip().startswith(("=", "+", "-", "@"))
+
+
+class FullDisk(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_output_that_cannot_be_written_is_an_error_that_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(CannotMeasureError, match="standard output: No space left on device"):
+        show(table(ROW), OutputFormat.csv, FullDisk())
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(CannotMeasureError, match="standard output: it is closed"):
+        show(table(ROW), OutputFormat.csv)

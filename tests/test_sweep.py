@@ -513,3 +513,40 @@ def test_a_visit_of_another_kind_is_named_by_its_line(
     visits.write_text("\n".join([json.dumps(json.loads(first) | changed), *rest]) + "\n")
     with pytest.raises(UsageError, match=rf"visits\.jsonl line 1: {words}"):
         sweep(tmp_path / "run", workloads=WORKLOADS[:1], resume=True)
+
+
+@linux
+def test_a_killed_fork_server_costs_no_workload_its_record(tmp_path: Path) -> None:
+    with start(tmp_path / "run", "synthetic?pace=30ms") as parent:
+        for number in (1, 4, 8):
+            wait_for_visits(tmp_path / "run", number)
+            server, *_ = [
+                pid for pid in descendants(parent.pid) if b"serve" in cmdline(pid).split(b"\0")
+            ]
+            os.kill(server, signal.SIGKILL)
+        _, errors = parent.communicate(timeout=60)
+    assert parent.returncode == 0, errors
+    run = read_run(tmp_path / "run")
+    assert {record["workload_id"]: record["status"] for record in run.records} == dict.fromkeys(
+        IDS, "ok"
+    )
+
+
+def cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@linux
+def test_asked_twice_to_stop_it_lets_go_of_a_worker_that_hangs(tmp_path: Path) -> None:
+    from tests.test_workers import wait_until_gone
+
+    with start(tmp_path / "run", "synthetic?hang=*") as parent:
+        while len(workers := descendants(parent.pid)) < 2 or not (tmp_path / "run").exists():
+            time.sleep(0.01)
+        os.kill(parent.pid, signal.SIGSTOP)
+        parent.send_signal(signal.SIGINT)
+        parent.send_signal(signal.SIGTERM)
+        os.kill(parent.pid, signal.SIGCONT)
+        _, errors = parent.communicate(timeout=30)
+    assert "KeyboardInterrupt" in errors
+    assert wait_until_gone(workers) == []

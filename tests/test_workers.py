@@ -13,9 +13,16 @@ from typing import Any
 
 import pytest
 
-from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.errors import UsageError
 from attnprof.worker import read_message, write_message
-from attnprof.workers import Launcher, StopRequestedError, Worker, WorkerLostError, _SpawnedProcess
+from attnprof.workers import (
+    Launcher,
+    ServerLostError,
+    StopRequestedError,
+    Worker,
+    WorkerLostError,
+    _SpawnedProcess,
+)
 from attnprof.workload import Workload
 
 WORKLOAD = Workload(backend="flash", q_len=256, kv_len=256)
@@ -237,14 +244,19 @@ def test_a_killed_parent_leaves_no_orphan(kind: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux alone")
-def test_a_fork_server_that_died_is_said_to_be_dead() -> None:
+def test_a_fork_server_that_died_is_said_to_be_dead_and_another_serves() -> None:
+    workload = Workload(backend="flash", q_len=64, kv_len=64)
     with closing(Launcher("synthetic", launch_kind="fork", threads=1)) as launcher:
-        launcher.start().close()
+        worker = launcher.start()
         assert launcher.server_pid is not None
         os.kill(launcher.server_pid, 9)
-        assert wait_until_gone([launcher.server_pid]) == []
-        with pytest.raises(CannotMeasureError, match="has ended"):
-            launcher.start()
+        assert wait_until_gone([launcher.server_pid, worker.pid]) == []
+        with pytest.raises(ServerLostError, match="that starts workers has ended"):
+            worker.ask(visit_request(workload), lambda phase: 30.0)
+        worker.close()
+        fresh = launcher.start()
+        assert fresh.ask(visit_request(workload), lambda phase: 30.0)["status"] == "ok"
+        fresh.close()
 
 
 @pytest.mark.torch
