@@ -21,7 +21,7 @@ def _number(value: float) -> str:
 
 
 def _error(value: float) -> str:
-    return f"{100 * value:+.2f} %"
+    return f"{100 * value:+.2f} %".replace("-0.00", "+0.00")
 
 
 def _price(value: float) -> str:
@@ -43,13 +43,17 @@ def estimate_tables(found: "Estimate") -> list[Table]:
 
 def _memory_table(found: "Estimate", title: str) -> Table:
     plan, how = found.plan, found.provenance
+    graphs_in_budget = found.deployment.engine.constants.get("graphs_in_budget") is not False
+    where = "" if graphs_in_budget else ", outside the budget"
+    graphs = [(f"CUDA graphs{where}", plan.graph_bytes, "graph_bytes")]
     parts: list[tuple[str, int | None, str]] = [
         ("weights", plan.weight_bytes, "weight_bytes"),
         ("activations, at their peak", plan.activation_bytes, "activation_bytes"),
         ("outside torch: context, communication", plan.runtime_bytes, "runtime_bytes"),
-        ("CUDA graphs", plan.graph_bytes, "graph_bytes"),
+        *(graphs if graphs_in_budget else []),
         ("KV cache", plan.kv_bytes, "kv_bytes"),
-        ("budget", plan.usable_bytes, "usable_bytes"),
+        (f"budget, of {units.capacity(plan.total_bytes)} seen", plan.usable_bytes, "usable_bytes"),
+        *([] if graphs_in_budget else graphs),
         ("GPU, as its driver says", found.gpu.memory_bytes, "total_bytes"),
     ]
     rows = [
@@ -81,14 +85,17 @@ def _figures_table(found: "Estimate") -> Table:
     context = units.tokens(settings["max_model_len"])
     figures: list[tuple[str, str, str]] = [
         ("fits", "yes" if plan.fits else "no", ""),
-        (f"sequences of {context} at once", _number(plan.max_concurrency), ""),
+        *_users_row(found),
+        (f"sequences of {context} at once", f"{plan.max_concurrency:.3g}", "all of full length"),
         ("longest single sequence", f"{plan.max_context_len:,} tokens", ""),
     ]
-    prompt = f"prompt of {units.tokens(settings['prompt_len'])}; roofline"
+    reads = f"prompt of {units.tokens(settings['prompt_len'])}"
+    prompt = f"{reads}; roofline"
     costs = {"per_hour": "cost of an hour"}
     if found.writes_tokens:
         costs["per_million_output_tokens"] = "cost of a million output tokens"
-        at_once = f"{settings['batch_size']:,} sequences at once; roofline"
+        at_once = f"{settings['batch_size']:,} at once"
+        answer = f"{reads}, {units.tokens(settings['output_len'])} more"
         figures += [
             ("cache", f"{plan.kv_tokens:,} tokens", f"blocks of {plan.block_tokens}"),
             ("cache of a token", units.capacity(kv.bytes_per_token), "over all ranks"),
@@ -96,8 +103,12 @@ def _figures_table(found: "Estimate") -> Table:
             ("  at best", units.capacity(kv.ideal_bytes), "what attention still reads"),
             ("  ignoring windows", units.capacity(kv.windowless_bytes), "what common formulas say"),
             ("time to first token", _interval(found.ttft_s.to_json(), units.seconds), prompt),
-            ("time per output token", _interval(found.tpot_s.to_json(), units.seconds), at_once),
-            ("output", _interval(found.output_tokens_per_s.to_json(), _number), "tokens/s"),
+            (
+                f"time per output token, {at_once}",
+                _interval(found.tpot_s.to_json(), units.seconds),
+                f"{answer}; roofline",
+            ),
+            ("output", _interval(found.output_tokens_per_s.to_json(), _rate), f"all {at_once}"),
         ]
     else:
         costs["per_million_input_tokens"] = "cost of a million tokens read"
@@ -120,6 +131,21 @@ def _figures_table(found: "Estimate") -> Table:
         rows=tuple({"what": a, "value": b, "basis": c} for a, b, c in figures),
         alarming=lambda row: row["what"] == "fits" and row["value"] == "no",
     )
+
+
+def _rate(tokens_per_s: float) -> str:
+    return f"{_number(tokens_per_s)}/s"
+
+
+def _users_row(found: "Estimate") -> list[tuple[str, str, str]]:
+    """Whether the users that were asked for are served."""
+    settings = found.settings
+    if found.serves_users is None:
+        return []
+    what = f"{settings['users']:,} users of {units.tokens(settings['users_len'])}"
+    if found.serves_users:
+        return [(what, "yes", f"{settings['users_served']:,} fit at once")]
+    return [(what, f"no, {settings['users_served']:,}", "so many fit at once")]
 
 
 def _interval(interval: dict[str, float | None], shown: Any) -> str:
@@ -151,7 +177,7 @@ def grid_table(grid: "Grid") -> Table:
     shown: dict[str, tuple[str, Callable[[Any], str]]] = {
         "max_model_len": ("Context", units.tokens), "tp": ("TP", str), "model": ("Model", str),
         "gpu": ("GPU", str), "engine": ("Engine", str), "kv_dtype": ("KV", str),
-        "quantization": ("Weights", str), "gpu_memory_utilization": ("Utilisation", str),
+        "quantization": ("Quantization", str), "gpu_memory_utilization": ("Utilisation", str),
         "max_num_seqs": ("Max seqs", str),
     }  # fmt: skip
     axes = [
@@ -306,11 +332,13 @@ def engines_table(engines: "Sequence[EngineProfile]") -> Table:
             Column("name", "Name"),
             Column("title", "Engine"),
             Column("version", "Version assumed"),
-            Column("source", "Source", wraps=True),
         ),
         rows=tuple(
-            {key: getattr(engine, key) for key in ("name", "title", "version", "source")}
+            {key: getattr(engine, key) for key in ("name", "title", "version")}
             for engine in engines
+        ),
+        notes=(
+            "attnprof show engines NAME, or NAME@VERSION, says what is assumed and its source.",
         ),
     )
 

@@ -50,6 +50,12 @@ class Estimate:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def serves_users(self) -> bool | None:
+        """Whether as many sequences as were asked for are held at once; None when none were."""
+        asked = self.settings.get("users")
+        return None if asked is None else self.settings["users_served"] >= asked
+
+    @property
     def writes_tokens(self) -> bool:
         """Whether the model generates; an encoder only reads."""
         return self.deployment.model.kind != "encoder"
@@ -134,6 +140,10 @@ def estimate(request: EstimateRequest) -> Estimate:
     kv = kv_sizes(deployment, plan)
     prompt, output = lengths(request, deployment)
     batch = decode_batch(request, deployment, plan, prompt + output)
+    # Of the lengths that were typed; where none were, of sequences as long as the context.
+    users_len = prompt + output if request.prompt_len or request.output_len else None
+    users_len = users_len or deployment.max_model_len
+    served = decode_batch(replace(request, users=None), deployment, plan, users_len)
     roofs = Roofs(
         peak_flops_per_s(deployment), gpu.memory_bandwidth_bytes_per_s, gpu.link_bytes_per_s
     )
@@ -162,9 +172,12 @@ def estimate(request: EstimateRequest) -> Estimate:
         "prompt_len": prompt,
         "output_len": output,
         "batch_size": batch,
+        "users": request.users,
+        "users_served": served,
+        "users_len": users_len,
         **plan.settings,
     }
-    binding = _binding(request, deployment, plan, step, batch)
+    binding = _binding(request, deployment, plan, step, batch, served)
     tried = tuple(alternatives(request, deployment, plan))
     return Estimate(
         deployment=deployment,
@@ -193,14 +206,19 @@ def _model_weight_bytes(deployment: Deployment) -> int:
 
 
 def _binding(
-    request: EstimateRequest, deployment: Deployment, plan: MemoryPlan, step: StepTime, batch: int
+    request: EstimateRequest,
+    deployment: Deployment,
+    plan: MemoryPlan,
+    step: StepTime,
+    batch: int,
+    served: int,
 ) -> str:
     """What keeps the deployment from serving more: memory, the scheduler, or a roof."""
     if not plan.fits and plan.kv_bytes <= 0:
         return "weights"
     limit = plan.settings.get("max_num_seqs")
     is_scheduled = isinstance(limit, int) and batch >= limit * deployment.dp
-    if not plan.fits or (request.users or 0) > batch:
+    if not plan.fits or (request.users or 0) > served:
         return "scheduler" if plan.fits and is_scheduled else "kv_memory"
     if request.users is not None or deployment.model.kind == "encoder":
         return step.binding
@@ -272,7 +290,7 @@ _NUMBERS = (
     *(f"cost.{name}" for name in (
         "per_hour", "per_million_input_tokens", "per_million_output_tokens",
     )),
-    "binding", "alternatives", "settings.batch_size",
+    "binding", "alternatives", "settings.batch_size", "settings.users_served",
 )  # fmt: skip
 
 
@@ -286,6 +304,11 @@ def _notes(
         notes.append(
             f"{engine.title} {engine.version} is assumed: the budget differs by version "
             f"(write --engine {engine.name}@VERSION)"
+        )
+    if engine.is_newer_than_known:
+        notes.append(
+            f"{engine.title} {engine.version} is newer than any known here: it is planned by "
+            f"the rules of {engine.newest_known}"
         )
     if gpu.verified == "recalled":
         notes.append(f"the figures of {gpu.title} are recalled from its datasheet, not checked")

@@ -10,7 +10,8 @@ from attnprof.theory.weights import weight_bytes
 
 
 def _count(params: int) -> str:
-    return f"{params / 1e9:.3g} B" if params >= 1e9 else f"{params / 1e6:.3g} M"
+    scale, sign = (1e9, "B") if params >= 999.5e6 else (1e6, "M")
+    return f"{units.three_digits(params / scale)} {sign}"
 
 
 def models_table(models: Sequence[ModelSpec]) -> Table:

@@ -98,8 +98,8 @@ def answer_estimate(flags: EstimateFlags) -> Answer:
             price=flags.price,
         )
     )
-    enough = flags.users is None or found.plan.max_concurrency >= flags.users
-    return Answer(estimate_tables(found), found.to_json(), is_yes=found.plan.fits and enough)
+    is_yes = found.plan.fits and found.serves_users is not False
+    return Answer(estimate_tables(found), found.to_json(), is_yes=is_yes)
 
 
 def _answer_grid(flags: EstimateFlags) -> Answer:
@@ -171,10 +171,10 @@ def answer_audit(
 
     spec = None if model is None else load_model(model)
     audit = audit_log(decode_log(content, where), model=spec, gpu=gpu, engine=engine)
-    words = "" if audit.off is None else f"furthest off: {audit.off}"
+    words = ""
     if write is not None:
         path = write_profile(audit, write, user_profile_dir())
-        words = f"{words}\nwrote {path}; use it with --engine {write}".lstrip()
+        words = f"wrote {path}; use it with --engine {write}"
     return Answer([audit_table(audit)], audit.to_json()), words
 
 

@@ -17,6 +17,7 @@ _BYTE_SUFFIXES = {
 _TIME_SUFFIXES = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0,
 }  # fmt: skip
+TINY_SHARE = 1e-5  # below it a percentage is noise to a reader
 _NUMBER = re.compile(r"(?P<number>[0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*(?P<suffix>[a-zµ]*)", re.I)
 
 
@@ -66,10 +67,10 @@ def parse_seconds(text: str) -> float:
     return number * scale
 
 
-def _three_digits(number: float) -> str:
+def three_digits(number: float) -> str:
     """Three significant digits, no exponent, no trailing point.
 
-    >>> [_three_digits(x) for x in (0.0123, 1.0, 12.345, 999.6, 12345.0)]
+    >>> [three_digits(x) for x in (0.0123, 1.0, 12.345, 999.6, 12345.0)]
     ['0.0123', '1', '12.3', '1000', '12345']
     """
     if number == 0:
@@ -82,9 +83,9 @@ def _three_digits(number: float) -> str:
 def _scaled(number: float, scales: tuple[tuple[float, str], ...]) -> str:
     for scale, suffix in scales:
         if abs(number) >= 0.9995 * scale:
-            return f"{_three_digits(number / scale)} {suffix}"
+            return f"{three_digits(number / scale)} {suffix}"
     scale, suffix = scales[-1]
-    return f"{_three_digits(number / scale)} {suffix}"
+    return f"{three_digits(number / scale)} {suffix}"
 
 
 def seconds(value: float | None) -> str:
@@ -139,7 +140,11 @@ def tokens(value: float | None) -> str:
 def percent(share: float | None) -> str:
     """A share of one as a percentage.
 
-    >>> percent(0.437), percent(0.0012), percent(None)
-    ('43.7 %', '0.12 %', '–')
+    >>> percent(0.437), percent(0.0012), percent(None), percent(1e-12)
+    ('43.7 %', '0.12 %', '–', '< 0.001 %')
     """
-    return "–" if share is None else f"{_three_digits(100 * share)} %"
+    if share is None:
+        return "–"
+    if 0 < abs(share) < TINY_SHARE:
+        return f"< {100 * TINY_SHARE:g} %"
+    return f"{three_digits(100 * share)} %"

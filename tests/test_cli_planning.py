@@ -71,6 +71,23 @@ def test_more_users_than_fit_is_a_no(folder: Path) -> None:
     assert attnprof(*H100_8K, "--users", "500").returncode == 1
 
 
+def test_users_are_counted_at_the_lengths_that_were_typed(folder: Path) -> None:
+    lengths = ("--prompt-len", "1k", "--output-len", "500", "--users", "100")
+    done = attnprof(*H100_8K, *lengths)
+    assert done.returncode == 0
+    assert "100 users of 1,524" in done.stdout
+    full = attnprof(*H100_8K, "--users", "100")
+    assert full.returncode == 1
+    assert "no, 54" in full.stdout
+    assert estimated(*H100_8K, "--users", "100")["settings"]["users_served"] == 54
+
+
+def test_a_version_newer_than_any_known_says_whose_rules_it_gets(folder: Path) -> None:
+    done = attnprof(*H100_8K, "--engine", "vllm@99")
+    assert "newer than any known here" in done.stdout
+    assert "newer than" not in attnprof(*H100_8K, "--engine", "vllm@0.19.1").stdout
+
+
 def test_lists_make_one_comparison(folder: Path) -> None:
     done = attnprof(
         "estimate", "llama-3.1-8b,qwen3-32b", "--gpu", "h100-sxm,h200-sxm", "--max-model-len",

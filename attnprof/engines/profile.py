@@ -45,9 +45,15 @@ class EngineProfile:
     sources: Mapping[str, str]
     path: Path
     overheads: Overheads = field(default_factory=Overheads)
+    newest_known: str = ""
 
     def at_least(self, version: str) -> bool:
         return _numbers(self.version) >= _numbers(version)
+
+    @property
+    def is_newer_than_known(self) -> bool:
+        """Whether the version asked for comes after all that the profile describes."""
+        return _numbers(self.version)[:2] > _numbers(self.newest_known)[:2]
 
     def number(self, key: str) -> float:
         """A numeric constant.
@@ -141,7 +147,7 @@ def read_engine(path: Path, version: str | None = None) -> EngineProfile:
         return _read_extension(path, content, version)
     fields = Fields(content, str(path))
     wanted = version or fields.text("default_version")
-    fields.text("default_version")
+    newest = fields.text("default_version")
     if not _numbers(wanted):
         raise UsageError(f"{wanted!r} is no version of {path.stem}", f"write {path.stem}@0.11")
     constants: dict[str, Any] = {}
@@ -149,8 +155,9 @@ def read_engine(path: Path, version: str | None = None) -> EngineProfile:
     for index, entry in enumerate(fields.tables("versions")):
         where = Fields(entry, f"{path}: versions[{index}]")
         since, source = where.text("since"), where.text("source")
+        newest = max(newest, since, key=_numbers)
         if index and _numbers(since) > _numbers(wanted):
-            break
+            continue
         for key, value in entry.items():
             if key not in ("since", "source", "released"):
                 constants[key] = value
@@ -165,6 +172,7 @@ def read_engine(path: Path, version: str | None = None) -> EngineProfile:
         constants=constants,
         sources=sources,
         path=path,
+        newest_known=newest,
     )
     fields.done()
     return engine
