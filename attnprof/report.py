@@ -23,6 +23,7 @@ from attnprof.findings import (
 from attnprof.fit import fit_run
 from attnprof.growth_tables import filling_table, growth_table, kv_table
 from attnprof.medians import Interval
+from attnprof.recording import unfinished_records
 from attnprof.records import Run, read_run
 from attnprof.render import (
     Column,
@@ -102,8 +103,10 @@ def run_tables(run_dir: Path, *, tidy: bool = False) -> list[Table]:
 
 
 def _read_in_grid_order(run_dir: Path) -> Run:
+    """The run with all that it has: also what a stopped sweep had measured of a workload so far."""
     run = read_run(run_dir)
-    return replace(run, records=tuple(in_grid_order(run.header, run.records)))
+    found = (*run.records, *unfinished_records(run))
+    return replace(run, records=tuple(in_grid_order(run.header, found)))
 
 
 def _write_whole(path: Path, text: str) -> None:
@@ -412,6 +415,7 @@ def _fact(key: str, value: Any) -> str:
 _LEGEND = {
     "Median, ±, low, high": "the median of all samples and its distribution-free 95 % interval; "
     "± is half its width.",
+    "kv-growth": "its time is that of a step, the median over the growth.",
     "Wall": "the median of elapsed time, whichever clock the row is on.",
     "Samples": "a call too heavy for its budget gets fewer, six at the least.",
     "Clock": "wall is elapsed time; cpu is CPU time of all threads, which other work on the "

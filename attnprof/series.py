@@ -148,6 +148,8 @@ def what_is_common(records: Sequence[Record]) -> list[str]:
             and one.get(key) not in (None, "none", _USUAL.get(key))
             and not (key == "kv_dtype" and one[key] == one.get("dtype"))
         ]
+        if "variant" in keys:
+            words.insert(0, "causal unless another is named")
         said.append(f"All of {phase}: {', '.join(words)}.")
     return said
 
