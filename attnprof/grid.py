@@ -322,7 +322,7 @@ def _workload(chosen: dict[str, Any], usual: Mapping[str, Any]) -> Workload | Sk
             kv_cache="none" if phase == "prefill" else value("kv_cache"),
             kv_dtype=None if value("kv_dtype") == value("dtype") else value("kv_dtype"),
             start_len=value("start_len") if phase == "kv-growth" else None,
-            cache_regime=value("cache_regime"),
+            cache_regime="warm" if phase == "kv-growth" else value("cache_regime"),
         )
     )
     problem = workload.problem()

@@ -133,6 +133,8 @@ class Workload:
         if self.phase == "kv-growth":
             if self.start_len is None or not 0 < self.start_len < self.kv_len:
                 return f"kv-growth from start_len {self.start_len} to kv_len {self.kv_len}"
+            if self.cache_regime != "warm":
+                return "the steps of a kv-growth follow each other: their caches are warm"
         elif self.start_len is not None:
             return f"start_len {self.start_len} belongs to kv-growth"
         return None

@@ -172,6 +172,12 @@ def test_what_a_group_does_not_name_is_what_the_device_usually_has() -> None:
     assert {w.dtype for w in expand("t", groups).workloads} == {"float32"}
 
 
+def test_a_growing_cache_is_warm_on_every_device() -> None:
+    group = {"phase": "kv-growth", "kv_len": 64}
+    (growth,) = expand("t", {"a": group}, usual=USUAL_OF_ACCELERATORS).workloads
+    assert growth.cache_regime == "warm"
+
+
 def test_typed_phases_choose_among_the_groups() -> None:
     groups: dict[str, dict[str, Any]] = {
         "a": {"phase": "prefill", "seq_len": 64},

@@ -50,6 +50,7 @@ def test_ids_that_were_published_stay() -> None:
         (replace(DECODE, kv_cache="none"), "needs a kv_cache"),
         (replace(GROWTH, start_len=1024), "from start_len 1024"),
         (replace(DECODE, start_len=4), "belongs to kv-growth"),
+        (replace(GROWTH, cache_regime="cold"), "caches are warm"),
     ],
 )
 def test_a_combination_without_sense_says_why(workload: Workload, words: str) -> None:
