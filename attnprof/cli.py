@@ -126,6 +126,10 @@ def sweep(
     predict_memory: Annotated[
         bool, typer.Option(help="Skip what theory says does not fit in the free memory.")
     ] = True,
+    energy: Annotated[
+        bool,
+        typer.Option("--energy", help="Joules of a call, where a meter exists: 2 s more each."),
+    ] = False,
     allow_shared: Annotated[
         bool, typer.Option("--allow-shared", help="Measure on a GPU that others hold too.")
     ] = False,
@@ -158,6 +162,7 @@ def sweep(
         allocator=allocator,
         prune=prune,
         predict_memory=predict_memory,
+        energy=energy,
         allow_shared=allow_shared,
         command=("attnprof", *sys.argv[1:]),
     )

@@ -51,6 +51,7 @@ def _medians(worker: Worker, workload: Workload, seed: int) -> tuple[float, floa
             "limit_s": LIMIT_S,
             "warmup_s": WARMUP_S,
             "growth_limit_s": LIMIT_S,
+            "weighs_energy": False,
         },
         lambda phase: TIMEOUT_S,
     )

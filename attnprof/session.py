@@ -47,6 +47,7 @@ class Asked:
     allocator: str = "pinned"
     prune: bool = True
     predict_memory: bool = True
+    energy: bool = False
     allow_shared: bool = False
     command: tuple[str, ...] = ()
 
@@ -235,6 +236,7 @@ def run(plan: SweepPlan, watch: Any) -> Any:
             allocator=asked.allocator,
             budget_s=asked.budget_s,
             timeout_s=asked.timeout_s,
+            energy=asked.energy,
             prune=asked.prune,
             predict_memory=asked.predict_memory,
             command=asked.command,

@@ -54,6 +54,7 @@ class SweepRequest:
         plan: None for that of the device's kind.
         budget_s: Of the whole sweep; when it is spent, what is left waits for ``resume``.
         timeout_s: Of one phase of one visit, beyond what it may take by plan.
+        energy: Measure joules of a call where a meter exists, in windows of two seconds.
         prune: Skip what is larger in every size than a workload that ran out of memory.
         predict_memory: Skip what theory says does not fit.
         launch_kind: ``fork`` or ``spawn``; None for what suits the device.
@@ -71,6 +72,7 @@ class SweepRequest:
     allocator: str = "pinned"
     budget_s: float | None = None
     timeout_s: float = 60.0
+    energy: bool = False
     prune: bool = True
     predict_memory: bool = True
     launch_kind: str | None = None
@@ -369,6 +371,7 @@ class _Sweep:
             "limit_s": following.limit_s,
             "warmup_s": self.plan.warmup_s,
             "growth_limit_s": self.request.timeout_s,
+            "weighs_energy": self.request.energy,
         }
         try:
             return worker, worker.ask(

@@ -201,7 +201,7 @@ def _visit_phases(device: Device, request: dict[str, Any], phase: _Phases) -> di
         if request["first"]:
             with phase("weigh"):
                 found["memory"] = asdict(cell.weigh())
-                energy = cell.energy()
+                energy = cell.energy() if request["weighs_energy"] else None
                 found["energy"] = None if energy is None else asdict(energy)
         found["kernels"] = list(cell.kernels)
         return found

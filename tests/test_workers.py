@@ -45,6 +45,7 @@ def visit_request(workload: Workload = WORKLOAD) -> dict[str, Any]:
         "limit_s": 10.0,
         "warmup_s": 1.0,
         "growth_limit_s": 10.0,
+        "weighs_energy": True,
     }
 
 
