@@ -43,6 +43,7 @@ FLAG_WORDS = {
     "warmup_unsettled": "calls were still getting faster or slower when timing began",
     "power_capped": "the device ran at its power limit",
     "host_bound": "launching took longer than the kernel",
+    "unfinished": "the sweep was stopped before there were samples enough",
     "memory_meters_differ": "the allocator's peak and the process's differ",
 }
 

@@ -194,8 +194,9 @@ class Figure:
 def figure(pooled: Pooled, target: float) -> Figure:
     """Which clock carries the figure.
 
-    Wall time, by its clean samples alone, as long as there are five and they are 30 % of all:
-    what makes a sample unclean is the kernel's count of waiting, never the sample's own value.
+    Wall time, by its clean samples alone, as long as there are five (of fewer samples, all) and
+    they are 30 % of all: what makes a sample unclean is the kernel's count of waiting, never the
+    sample's own value.
     Otherwise other work has moved the wall clock, and CPU time stands, ``contended``. So it does
     where wall time misses the target that CPU time meets (a hypervisor's neighbours are in no
     count of waiting), or where some samples waited and CPU time is at least twice as certain.
@@ -206,7 +207,7 @@ def figure(pooled: Pooled, target: float) -> Figure:
     calm = pooled.clean is None
     if pooled.clean is not None:
         clean_s = [value for value, clean in zip(wall_s, pooled.clean, strict=True) if clean]
-        calm = len(clean_s) >= CLEAN_SAMPLES and len(clean_s) >= CLEAN_SHARE * len(wall_s)
+        calm = len(clean_s) >= max(CLEAN_SHARE * len(wall_s), min(CLEAN_SAMPLES, len(wall_s)))
         wall_s = clean_s if calm else wall_s
     wall = median_interval(wall_s)
     if not pooled.cpu_s:

@@ -12,8 +12,8 @@ from attnprof.errors import UsageError
 from attnprof.kinds import misfit
 from attnprof.measure import Figure, Plan, Pooled, Progress, Visit, plan_for, pool
 from attnprof.medians import NO_INTERVAL, percentile, tukey_outliers
-from attnprof.records import FORMAT, VISITS_FILE, Run
-from attnprof.workload import Workload
+from attnprof.records import FORMAT, RUN_FILE, VISITS_FILE, Run
+from attnprof.workload import Workload, checked
 
 FINGERPRINT_FACTS = (
     "name", "memory_bytes", "physical_cores", "threads", "governor", "machine", "libc", "torch",
@@ -220,21 +220,36 @@ def _merged(points: list[GrowthPoint]) -> dict[str, Any]:
     }
 
 
-def unfinished_records(run: Run, workloads: Iterable[Workload]) -> list[dict[str, Any]]:
-    """Records of those workloads of a stopped run that had visits and are not done."""
-    conditions = Conditions(**run.header["conditions"])
-    progresses = replayed(run, workloads, Plan(**run.header["plan"]), conditions)
+def unfinished_records(run: Run) -> list[dict[str, Any]]:
+    """Records of those workloads of a stopped run that had visits and are not done.
+
+    Raises:
+        UsageError: The plan or a visit has a value of another kind.
+    """
+    plan, conditions = run.header.get("plan") or {}, run.header["conditions"]
+    wrong = misfit(plan, Plan)
+    if wrong is not None:
+        raise UsageError(f"{run.path / RUN_FILE}: plan.{wrong}", "measure into another folder")
+    kept = (run.header.get("grid") or {}).get("workloads") or ()
+    known = Conditions(
+        device_kind=conditions["device_kind"],
+        threads=conditions["threads"],
+        ceilings=conditions["ceilings"],
+    )
+    workloads = [checked(Workload.from_json(one)) for one in kept]
     done = {record["workload_id"] for record in run.records}
     return [
-        unfinished_record(progress, conditions)
-        for key, progress in progresses.items()
+        unfinished_record(progress, known)
+        for key, progress in replayed(run, workloads, Plan(**plan), known).items()
         if progress.visits and key not in done
     ]
 
 
 def unfinished_record(progress: Progress, conditions: Conditions) -> dict[str, Any]:
+    """What there is of a workload that was stopped; ``unfinished`` says why its interval is wide."""
     record = make_record(progress, conditions)
-    return {**record, "flags": [*record["flags"], "unfinished"]}
+    flags = [flag for flag in record["flags"] if flag != "noisy"]
+    return {**record, "flags": [*flags, "unfinished"]}
 
 
 def replayed(

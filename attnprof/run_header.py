@@ -53,6 +53,10 @@ def in_grid_order(header: Header, records: Sequence[_Record]) -> list[_Record]:
 
 
 def missing_workloads(header: Header, records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Workloads of the grid that have no record: the sweep was stopped before."""
-    done = {record.get("workload_id") for record in records}
+    """Workloads of the grid that are not done: the sweep was stopped before."""
+    done = {
+        record.get("workload_id")
+        for record in records
+        if "unfinished" not in (record.get("flags") or ())
+    }
     return [str(name) for name in header.get("workloads") or () if name not in done]

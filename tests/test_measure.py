@@ -164,6 +164,11 @@ def test_too_few_clean_samples_leave_cpu_time_contended(num_clean: int, num_wait
     assert found.interval.median_s == pytest.approx(0.98, rel=0.01)
 
 
+def test_few_samples_that_are_all_clean_were_not_contended() -> None:
+    found = figure(pooled(4, 0), 0.02)
+    assert (found.clock, found.contended) == ("wall", False)
+
+
 def test_cpu_time_stands_where_some_waited_and_wall_time_misses_the_target() -> None:
     few_clean = pooled(5, 5)  # five are too few for an interval
     assert figure(few_clean, 0.02).clock == "cpu"

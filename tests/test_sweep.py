@@ -19,6 +19,7 @@ from attnprof.measure import Plan
 from attnprof.medians import Interval
 from attnprof.recording import unfinished_records
 from attnprof.records import RECORDS_FILE, RUN_FILE, VISITS_FILE, read_run
+from attnprof.report import run_tables, write_reports
 from attnprof.rounds import dominates, drift_notes, visiting_order
 from attnprof.sweep import Outcome, SweepRequest, expected_s, run_sweep
 from attnprof.workload import Workload
@@ -68,7 +69,9 @@ def sweep(
     run_dir: Path, device: str = "synthetic?noise=0.02", log: Log | None = None, **settings: Any
 ) -> Outcome:
     request = SweepRequest(workloads=WORKLOADS, device=device, run_dir=run_dir, threads=1)
-    return run_sweep(replace(request, **settings), log or Log())
+    request = replace(request, **settings)
+    grid = {"name": "all", "workloads": [workload.to_json() for workload in request.workloads]}
+    return run_sweep(replace(request, grid=grid), log or Log())
 
 
 def statuses(outcome: Outcome) -> dict[str, str]:
@@ -276,12 +279,24 @@ def test_a_budget_that_is_spent_leaves_the_rest_to_resume(tmp_path: Path) -> Non
     assert all("unfinished" in record["flags"] for record in first.unfinished)
     run = read_run(tmp_path / "run")
     assert run.header["finished"] is None
-    stored = unfinished_records(run, WORKLOADS)
+    stored = unfinished_records(run)
     assert json.dumps(stored) == json.dumps(list(first.unfinished))
     rest = sweep(tmp_path / "run", "synthetic?pace=50ms", resume=True)
     assert rest.complete
     kept = [(v["workload_id"], v["round"]) for v in read_run(tmp_path / "run").visits]
     assert len(kept) == len(set(kept))
+
+
+def test_the_report_of_a_stopped_sweep_holds_what_there_is(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    first = sweep(run_dir, "synthetic?pace=50ms", budget_s=0.3)
+    assert first.unfinished
+    write_reports(run_dir)
+    text = (run_dir / "report.md").read_text()
+    assert f"{len(IDS) - len(first.records)} of {len(IDS)} workloads missing" in text
+    [latency] = [table for table in run_tables(run_dir) if table.name == "latency"]
+    shown = {str(row["workload_id"]) for row in latency.rows if "unfinished" in row["flags"]}
+    assert shown == {str(record["workload_id"]) for record in first.unfinished}
 
 
 def test_a_torn_visit_is_said_and_measured_again(tmp_path: Path) -> None:
@@ -520,10 +535,7 @@ def test_a_killed_fork_server_costs_no_workload_its_record(tmp_path: Path) -> No
     with start(tmp_path / "run", "synthetic?pace=30ms") as parent:
         for number in (1, 4, 8):
             wait_for_visits(tmp_path / "run", number)
-            server, *_ = [
-                pid for pid in descendants(parent.pid) if b"serve" in cmdline(pid).split(b"\0")
-            ]
-            os.kill(server, signal.SIGKILL)
+            os.kill(server_of(parent.pid), signal.SIGKILL)
         _, errors = parent.communicate(timeout=60)
     assert parent.returncode == 0, errors
     run = read_run(tmp_path / "run")
@@ -532,8 +544,20 @@ def test_a_killed_fork_server_costs_no_workload_its_record(tmp_path: Path) -> No
     )
 
 
-def cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+def server_of(parent: int) -> int:
+    """The process that starts workers; a worker is forked from it later and has its arguments."""
+    while True:
+        serving = [pid for pid in descendants(parent) if b"serve" in arguments_of(pid)]
+        if serving:
+            return min(serving)
+        time.sleep(0.01)
+
+
+def arguments_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 @linux
