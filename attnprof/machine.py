@@ -192,7 +192,7 @@ def _memory_findings() -> list[Finding]:
 
 
 def _rapl_counters() -> list[Path]:
-    return sorted(Path("/sys/class/powercap").glob("*/energy_uj"))
+    return sorted(Path("/sys/class/powercap").glob("intel-rapl:*/energy_uj"))
 
 
 def _meter_findings() -> list[Finding]:

@@ -13,6 +13,7 @@ import torch
 from attnprof.devices import cpu_meters
 from attnprof.devices.base import Check, Energy, GrowthPoint, Memory, Samples, WarmUp
 from attnprof.devices.cpu_roofs import cpu_ceilings, cpu_facts, cpu_rulers
+from attnprof.devices.energy import energy_of, idle_watts, rapl_counter
 from attnprof.devices.environment import default_threads
 from attnprof.devices.growth import grow
 from attnprof.devices.op import AttentionOp
@@ -167,8 +168,20 @@ class CpuCell:
         )
 
     def energy(self) -> Energy | None:
-        """No meter: RAPL counts the whole package, neighbours included."""
-        return None
+        """Joules of a call by RAPL, which counts the whole package, neighbours included; None
+        where its counter may not be read."""
+        counter = rapl_counter()
+        if counter is None:
+            return None
+        idle_w = idle_watts(counter)
+        op = self.op
+
+        def run() -> int:
+            op()
+            return 1
+
+        with op.active():
+            return energy_of(counter, run, idle_w=idle_w)
 
     def close(self) -> None:
         self._op = None

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from attnprof.devices import cpu_meters, open_device  # noqa: E402
+from attnprof.devices.base import Energy  # noqa: E402
 from attnprof.devices.cpu import CpuDevice  # noqa: E402
 from attnprof.devices.growth import MAX_POINTS, points_to_keep  # noqa: E402
 from attnprof.errors import CannotMeasureError, OutOfMemoryError, UsageError  # noqa: E402
@@ -218,3 +220,34 @@ def test_a_roof_is_what_the_machine_can_do_not_what_others_left(
     best = cpu_roofs._best(lambda: sum(range(10_000)), 3, 1.0, time.process_time_ns, threads=4)
     assert best.contended
     assert best.wall_s == pytest.approx(best.cpu_s / 4)
+
+
+def test_joules_are_those_of_the_counter_by_the_call(
+    device: CpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Meter:
+        """Three joules a reading."""
+
+        energy_source = "rapl"
+        joules = 0.0
+
+        def energy_j(self) -> float:
+            self.joules += 3.0
+            return self.joules
+
+    called = []
+
+    def energy_of(counter: Meter, run: Callable[[], int], *, idle_w: float | None) -> Energy:
+        called.append(run())
+        return Energy(joules_per_call=3.0, window_s=2.0, idle_w=idle_w, source="rapl")
+
+    cell = device.build(Workload(backend="flash", q_len=64, kv_len=64), seed=1)
+    monkeypatch.setattr("attnprof.devices.cpu.rapl_counter", lambda: None)
+    assert cell.energy() is None
+    monkeypatch.setattr("attnprof.devices.cpu.rapl_counter", Meter)
+    monkeypatch.setattr("attnprof.devices.cpu.idle_watts", lambda counter: 5.0)
+    monkeypatch.setattr("attnprof.devices.cpu.energy_of", energy_of)
+    found = cell.energy()
+    assert called == [1]
+    assert found is not None
+    assert (found.joules_per_call, found.idle_w) == (3.0, 5.0)
