@@ -246,7 +246,7 @@ def unfinished_records(run: Run) -> list[dict[str, Any]]:
 
 
 def unfinished_record(progress: Progress, conditions: Conditions) -> dict[str, Any]:
-    """What there is of a workload that was stopped; ``unfinished`` says why its interval is wide."""
+    """What there is of a stopped workload; ``unfinished`` says why its interval is wide."""
     record = make_record(progress, conditions)
     flags = [flag for flag in record["flags"] if flag != "noisy"]
     return {**record, "flags": [*flags, "unfinished"]}
