@@ -87,23 +87,27 @@ def show(
     to = stream or sys.stdout
     if to is None:  # as Python has it where a shell wrote >&-
         raise _unwritten("it is closed")
-    match output_format:
-        case OutputFormat.rich:
-            written = "\n".join(terminal_text(table, to) for table in given)
-        case OutputFormat.json:
-            written = json_text(given)
-        case OutputFormat.csv:
-            written = "\n".join(csv_text(table) for table in given)
-        case OutputFormat.markdown:
-            written = "\n".join(markdown_text(table) for table in given)
-    encoding = getattr(to, "encoding", None) or "utf-8"
     try:
+        written = _written(given, output_format, to)
+        encoding = getattr(to, "encoding", None) or "utf-8"
         to.write(written.encode(encoding, "replace").decode(encoding))
         to.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
         raise _unwritten(str(error.strerror)) from None
+
+
+def _written(tables: Sequence[Table], output_format: OutputFormat, stream: TextIO) -> str:
+    match output_format:
+        case OutputFormat.rich:
+            return "\n".join(terminal_text(table, stream) for table in tables)
+        case OutputFormat.json:
+            return json_text(tables)
+        case OutputFormat.csv:
+            return "\n".join(csv_text(table) for table in tables)
+        case OutputFormat.markdown:
+            return "\n".join(markdown_text(table) for table in tables)
 
 
 def _unwritten(why: str) -> CannotMeasureError:
