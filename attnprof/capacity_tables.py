@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from attnprof.validate_cases import Validation
 
 
+MISSING = "missing before any KV cache"
+
+
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
@@ -51,7 +54,9 @@ def _memory_table(found: "Estimate", title: str) -> Table:
         ("activations, at their peak", plan.activation_bytes, "activation_bytes"),
         ("outside torch: context, communication", plan.runtime_bytes, "runtime_bytes"),
         *(graphs if graphs_in_budget else []),
-        ("KV cache", plan.kv_bytes, "kv_bytes"),
+        ("KV cache", plan.kv_bytes, "kv_bytes")
+        if plan.kv_bytes >= 0
+        else (MISSING, -plan.kv_bytes, "kv_bytes"),
         (f"budget, of {units.capacity(plan.total_bytes)} seen", plan.usable_bytes, "usable_bytes"),
         *([] if graphs_in_budget else graphs),
         ("GPU, as its driver says", found.gpu.memory_bytes, "total_bytes"),
@@ -76,7 +81,7 @@ def _memory_table(found: "Estimate", title: str) -> Table:
         ),
         rows=tuple(rows),
         notes=found.notes,
-        alarming=lambda row: row["part"] == "KV cache" and row["bytes"] < 0,
+        alarming=lambda row: row["part"] == MISSING,
     )
 
 
@@ -94,7 +99,7 @@ def _figures_table(found: "Estimate") -> Table:
     costs = {"per_hour": "cost of an hour"}
     if found.writes_tokens:
         costs["per_million_output_tokens"] = "cost of a million output tokens"
-        at_once = f"{settings['batch_size']:,} at once"
+        at_once = f"{settings['batch_size']:,} at once" if plan.fits else "if it fitted"
         answer = f"{reads}, {units.tokens(settings['output_len'])} more"
         figures += [
             ("cache", f"{plan.kv_tokens:,} tokens", f"blocks of {plan.block_tokens}"),

@@ -66,6 +66,14 @@ def test_what_does_not_fit_says_no_and_what_would(folder: Path) -> None:
     assert "--gpus" in done.stdout
 
 
+def test_what_is_missing_is_said_and_no_context_beyond_the_models_is_offered(folder: Path) -> None:
+    short = attnprof("estimate", "llama-3.1-70b", "--gpu", "h100-sxm")
+    assert "missing before any KV cache" in short.stdout
+    long = attnprof("estimate", "llama-3.1-8b", "--gpu", "h100-sxm", "--max-model-len", "1m")
+    assert "--max-model-len 131072" in long.stdout
+    assert "--max-model-len 443520" not in long.stdout
+
+
 def test_more_users_than_fit_is_a_no(folder: Path) -> None:
     assert attnprof(*H100_8K, "--users", "50").returncode == 0
     assert attnprof(*H100_8K, "--users", "500").returncode == 1
@@ -179,6 +187,7 @@ def test_shown_lists_hold_every_profile(folder: Path) -> None:
         ((*H100_8K, "--engine", "vlm"), "did you mean 'vllm'?"),
         ((*H100_8K, "--tp", "0"), "tp is '0'"),
         ((*H100_8K, "--tp", "3"), "does not divide the 32 query heads"),
+        ((*H100_8K, "--gpus", "3"), "or --tp 1 --dp 3"),
         ((*H100_8K, "--gpu-memory-utilization", "1.5"), "above 0 and up to 1"),
         ((*H100_8K, "--gpu-memory-utilization", "x"), "is not a share"),
         ((*H100_8K, "--kv-dtype", "fp9"), "fp9"),

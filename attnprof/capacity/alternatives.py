@@ -36,7 +36,7 @@ def alternatives(
             shorter = replace(request, max_model_len=half, prompt_len=None, output_len=None)
             yield f"--max-model-len {half}", shorter
         if not plan.fits and 256 <= plan.max_context_len < deployment.max_model_len // 2:
-            longest = plan.max_context_len
+            longest = min(plan.max_context_len, spec.max_position_embeddings or 2**31)
             yield (
                 f"--max-model-len {longest}",
                 replace(request, max_model_len=longest, prompt_len=None, output_len=None),

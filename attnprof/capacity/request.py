@@ -149,7 +149,8 @@ def _ranks(request: EstimateRequest, engine: EngineProfile) -> tuple[int, int, b
     if any(count % tp for count in heads) and engine.kind in ("vllm", "sglang", "tensorrt-llm"):
         raise UsageError(
             f"tp {tp} does not divide the {heads[0]} query heads of {request.model.name}",
-            f"write a tp that divides {math.gcd(*heads)}",
+            f"write a tp that divides {math.gcd(*heads)}"
+            + (f", or --tp 1 --dp {tp}" if request.tp is None and dp == 1 else ""),
         )
     shares = divides or engine.kind in SHARES_EXPERTS
     return tp, dp, dp > 1 and shares and request.model.is_moe
