@@ -92,6 +92,8 @@ def label(record: Record, varying: Mapping[str, Sequence[str]], *, without: str 
         without: The axis that is left out, with its number.
     """
     shown = varying.get(str(record.get("phase")), IDENTITY)
+    if "variant" in shown and "window_len" not in shown:
+        shown = (*shown, "window_len")
     words = [str(record.get("phase"))]
     if without != "backend":
         words.append(str(record.get("backend")))
@@ -108,13 +110,13 @@ def label(record: Record, varying: Mapping[str, Sequence[str]], *, without: str 
 def _word(key: str, record: Record) -> str:
     """What the label says of one key; ``""`` where the phase and backend have said it."""
     value = record.get(key)
-    if value is None or value == _USUAL.get(key) or key in ("phase", "backend", "window_len"):
+    if value is None or value == _USUAL.get(key) or key in ("phase", "backend"):
         return ""
     match key:
-        case "variant":
-            window_len = record.get("window_len")
-            windowed = f"window {tokens(window_len)}" if value == "sliding" else str(value)
-            return "" if value == "causal" else windowed
+        case "variant":  # of a sliding one, the window says it
+            return "" if value in ("causal", "sliding") else str(value)
+        case "window_len":
+            return f"window {tokens(value)}"
         case "dtype":
             return _SHORT_DTYPES.get(value, str(value))
         case "kv_dtype":

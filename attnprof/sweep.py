@@ -126,7 +126,8 @@ class Outcome:
 
     @property
     def any_ok(self) -> bool:
-        return any(record["status"] == "ok" for record in self.records)
+        """Whether anything was measured, be it to the end or not."""
+        return any(record["status"] == "ok" for record in (*self.records, *self.unfinished))
 
     @property
     def complete(self) -> bool:

@@ -265,3 +265,14 @@ def test_a_name_that_is_no_text_is_written_all_the_same(cpu_run: Path) -> None:
     (cpu_run / "run.json").write_text(json.dumps(header))
     write_reports(cpu_run)
     assert "b\ufffd" in (cpu_run / "report.md").read_text(encoding="utf-8")
+
+
+def test_workloads_that_differ_in_their_window_alone_have_names_of_their_own(
+    records: list[dict[str, Any]],
+) -> None:
+    one = next(record for record in records if record["phase"] == "prefill")
+    sliding = [one | {"variant": "sliding", "window_len": length} for length in (256, 1024)]
+    names = [row["workload"] for row in latency_table(sliding).rows]
+    assert ["window 256" in names[0], "window 1k" in names[1]] == [True, True]
+    mixed = [row["workload"] for row in latency_table([one, sliding[0]]).rows]
+    assert ["window" in mixed[0], "window 256" in mixed[1]] == [False, True]
