@@ -1,10 +1,10 @@
 """Flags in, one call, one table out, an exit code."""
 
 import atexit
+import contextlib
 import gc
 import os
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ import typer
 
 from attnprof import __version__
 from attnprof.errors import AttnprofError, UsageError
-from attnprof.render import OutputFormat
+from attnprof.render import OutputFormat, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def sweep(
         str, typer.Option(help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.")
     ] = "auto",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; as many as can run at once.")
+        int | None, typer.Option(min=1, max=1024, help="CPU threads; as many as can run at once.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The run directory to write.")
@@ -177,7 +177,7 @@ def sweep(
     say(plan.summary)
     with _watcher(quiet) as watch:
         outcome = session.run(plan, watch)
-    if outcome.records:
+    if outcome.records or outcome.unfinished:
         show(run_tables(outcome.run_dir, tidy=output_format is OutputFormat.csv), output_format)
     say(session.closing_words(outcome))
     if outcome.interrupted:
@@ -195,13 +195,13 @@ def _some_time(name: str, text: str) -> float:
     return time_s
 
 
-@contextmanager
+@contextlib.contextmanager
 def _watcher(quiet: bool) -> "Iterator[Watcher]":
     from attnprof.progress import LiveWatcher, PlainWatcher, SilentWatcher
 
     if quiet:
         yield SilentWatcher(sys.stderr)
-    elif sys.stderr.isatty():
+    elif sys.stderr is not None and sys.stderr.isatty():
         with LiveWatcher(sys.stderr) as live:
             yield live
     else:
@@ -406,8 +406,12 @@ def _give(answer: "Answer", output_format: OutputFormat) -> None:
 
 
 def say(text: str) -> None:
-    """Print to standard error: results alone go to standard output."""
-    typer.echo(text, err=True)
+    """Print to standard error: results alone go to standard output.
+
+    Whether anybody reads it changes nothing: a closed pipe ends no sweep.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        typer.echo("\n".join(map(plain, text.splitlines())), err=True)
 
 
 def main() -> None:

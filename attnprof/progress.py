@@ -69,7 +69,8 @@ class PlainWatcher:
     def started(self, num_workloads: int, num_kept: int) -> None:
         self._total, self._done = num_workloads, num_kept
         kept = f", {num_kept} kept from before" if num_kept else ""
-        self._say(f"measuring {num_workloads} workloads{kept}")
+        plural = "" if num_workloads == 1 else "s"
+        self._say(f"measuring {num_workloads} workload{plural}{kept}")
 
     def visit(
         self, workload: Workload, round_: int, phase: str, num_samples: int, interval: Interval

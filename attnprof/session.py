@@ -9,10 +9,11 @@ from typing import Any
 
 from attnprof import machine
 from attnprof.backends.support import BACKENDS
-from attnprof.devices import DEVICES
+from attnprof.devices import kind_of
 from attnprof.devices.cpu_meters import available_bytes
 from attnprof.devices.environment import default_threads
 from attnprof.errors import CannotMeasureError, UsageError, nearest
+from attnprof.findings import counted
 from attnprof.forecast import (
     Forecast,
     assumed_ceilings,
@@ -20,7 +21,14 @@ from attnprof.forecast import (
     remember_ceilings,
     remembered_ceilings,
 )
-from attnprof.grid import USUAL, USUAL_OF_ACCELERATORS, Grid, expand, sweep_groups
+from attnprof.grid import (
+    USUAL,
+    USUAL_OF_ACCELERATORS,
+    Grid,
+    axis_named,
+    expand,
+    sweep_groups,
+)
 from attnprof.measure import ACCELERATORS, plan_for
 from attnprof.profiles import list_profiles, load_profile, read_yaml
 from attnprof.render import Table
@@ -72,13 +80,16 @@ def typed_axes(texts: Sequence[str]) -> dict[str, str]:
     """``NAME=VALUES`` as typed into axes.
 
     Raises:
-        UsageError: No ``=`` in one.
+        UsageError: No ``=`` in one, no such axis, or one that is given twice.
     """
     found = {}
     for text in texts:
-        name, equals, values = text.partition("=")
+        typed, equals, values = text.partition("=")
         if not equals:
             raise UsageError(f"--axis {text!r} has no '='", "write --axis seq_len=1k..8k*2")
+        name = axis_named(typed).name
+        if name in found:
+            raise UsageError(f"--axis {typed} is given twice", f"write --axis {name}=1k,2k")
         found[name] = values
     return found
 
@@ -116,9 +127,7 @@ def plan(asked: Asked) -> SweepPlan:
 
 def _device_kind(device: str) -> str:
     """The kind of device that will be opened, as far as it can be told without torch."""
-    name = device.split("?")[0].split(":")[0]
-    if name not in DEVICES:
-        raise UsageError(f"unknown device {device!r}", nearest(name, DEVICES))
+    name = kind_of(device)
     if name == "synthetic":
         return name
     if not machine.has_package("torch"):
@@ -144,7 +153,7 @@ def _groups(asked: Asked) -> tuple[str, dict[str, dict[str, Any]]]:
     """The groups of the named sweep; where none is named, the typed axes alone, else ``quick``."""
     if asked.spec is None and asked.axes:
         return TYPED, {TYPED: {}}
-    spec = asked.spec or "quick"
+    spec = "quick" if asked.spec is None else asked.spec
     path = Path(spec)
     if path.suffix in (".yaml", ".yml") or os.sep in spec:
         return sweep_groups(read_yaml(path), str(path))
@@ -204,7 +213,7 @@ def _summary(grid: Grid, forecasts: Sequence[Forecast], kind: str, run_dir: Path
 
     runnable = [one for one in forecasts if one.problem is None]
     total_s = sum(expected_s(one.workload, plan_for(kind), one.call_s) for one in runnable)
-    words = f"sweep '{grid.name}': {len(grid.workloads)} workloads on {kind}"
+    words = f"sweep '{grid.name}': {counted(len(grid.workloads), 'workload')} on {kind}"
     if len(runnable) < len(forecasts):
         words += f", {len(forecasts) - len(runnable)} of which will not run"
     if grid.skipped:
@@ -248,7 +257,7 @@ def run(plan: SweepPlan, watch: Any) -> Any:
         ),
         watch,
     )
-    if outcome.records:
+    if outcome.records or outcome.unfinished:
         _remember_roofs(plan.run_dir, asked.threads or default_threads())
         write_reports(plan.run_dir)
     return outcome
@@ -263,14 +272,14 @@ def _remember_roofs(run_dir: Path, threads: int) -> None:
 
 def closing_words(outcome: Any) -> str:
     """What to know when a sweep has ended: what is there, what is missing, where it lies."""
-    not_ok = sum(record["status"] != "ok" for record in outcome.records)
-    words = f"{len(outcome.records)} workloads done"
-    if not_ok:
-        words += f", {not_ok} of them not measured"
+    num_ok = sum(record["status"] == "ok" for record in outcome.records)
+    words = f"{counted(num_ok, 'workload')} measured"
+    if num_ok < len(outcome.records):
+        words += f", {len(outcome.records) - num_ok} not"
     left = len(outcome.unfinished) + len(outcome.not_reached)
     if left:
         words += f"; {left} left: attnprof sweep --resume --output {outcome.run_dir}"
-    if outcome.records:
+    if outcome.records or outcome.unfinished:
         words += f"; report in {outcome.run_dir / 'report.md'}"
     return words
 
@@ -281,7 +290,11 @@ def doctor(
     """What disturbs this machine, and, measured, what it can tell apart."""
     from attnprof.listing import abilities_table, findings_table, spreads_table
 
-    tables = [findings_table(machine.findings()), abilities_table(_device_kind(device))]
+    tables = [findings_table(machine.findings())]
+    try:
+        tables.append(abilities_table(_device_kind(device)))
+    except CannotMeasureError as error:
+        return tables, f"{error.problem}: {error.fix}"
     if not self_test:
         return tables, "no self-test was made"
     from attnprof.doctor import CANNED, NUM_LAUNCHES, verdict

@@ -164,6 +164,10 @@ def test_resume_without_a_folder_takes_the_newest_unfinished_run(folder: Path) -
         (("sweep", "--backend", "falsh"), 2, "did you mean 'flash'?"),
         (("sweep", "--axis", "seqlen=4k"), 2, "did you mean 'seq-len'?"),
         (("sweep", "--axis", "seq_len"), 2, "has no '='"),
+        (("sweep", "--axis", "seq_len=1k", "--axis", "n=2k"), 2, "given twice"),
+        (("sweep", ""), 2, "unknown sweep ''"),
+        (("sweep", "--device", "cpu:1"), 2, "cpu takes no ':1'"),
+        (("sweep", "--threads", "100000"), 2, "threads"),
         (("sweep", "--seq-len", "0"), 2, "out of range"),
         (("sweep", "--seq-len", "-4"), 2, "'-4' is not a count"),
         (("sweep", "quick", "--heads", "6", "--kv-heads", "4"), 2, "is not a multiple"),
@@ -247,6 +251,16 @@ def test_without_torch_a_sweep_says_what_to_install(folder: Path) -> None:
     assert done.returncode == 3
     assert done.stderr.count("\n") == 2
     assert "pip install 'attnprof[torch]'" in done.stderr
+
+
+def test_whether_anybody_reads_its_words_changes_nothing(folder: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m attnprof sweep --device synthetic -o run 2>&-"],
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert (folder / "run" / "report.md").is_file()
 
 
 @pytest.mark.torch
