@@ -112,7 +112,9 @@ def test_a_cache_that_grows_otherwise_is_a_missed_number(kv_cache: str) -> None:
 
 
 @no_windows
+@pytest.mark.torch
 def test_start_up_takes_each_command_in_turns() -> None:
+    pytest.importorskip("torch")
     spent = start_up.spent_by_commands(turns=1)
     assert set(spent) == {"import typer", "--help", "--version", "plan"}
     assert all(one.cpu_s > 0 and one.wall_s > 0 for one in spent.values())
