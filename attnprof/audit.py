@@ -8,12 +8,13 @@ from typing import Any
 from attnprof.audit_terms import AuditTerm, terms_of
 from attnprof.capacity.request import EstimateRequest, deployment_of
 from attnprof.engines.base import Deployment, MemoryPlan
+from attnprof.engines.profile import engine_named
 from attnprof.engines.registry import plan_memory
 from attnprof.errors import UsageError
 from attnprof.gpus import gpu_named
 from attnprof.known_models import known_model
-from attnprof.logs.lines import read_log
-from attnprof.logs.parse import MAX_LINES, EngineLog, parse_log
+from attnprof.logs.lines import START_BYTES, read_log
+from attnprof.logs.parse import EngineLog, parse_log
 from attnprof.models.spec import Attention, Layer, Matrix, ModelSpec
 
 FORMAT = 1
@@ -87,8 +88,8 @@ def audit_log(
     """
     log = parse_log(text)
     notes: list[str] = []
-    if log.num_lines == MAX_LINES:
-        notes.append(f"only the first {MAX_LINES} lines are read")
+    if len(text) >= START_BYTES:
+        notes.append(f"only the first {START_BYTES // 2**20} MiB of the log are read")
     missing = [name for name in ("version", "model", "gpu") if name not in log.settings]
     if "build" in log.settings and "version" in missing:
         missing.remove("version")
@@ -101,8 +102,20 @@ def audit_log(
             else "the log names no model: give --model"
         )
         return Audit(log, None, (), (*missing, *_absent(log)), tuple(notes))
-    deployment = _deployment(log, spec, gpu, engine, notes)
-    terms = tuple(terms_of(log, deployment))
+    card = gpu_named(gpu).name if gpu is not None else None
+    kind = engine_named(engine).kind if engine is not None else log.engine
+    if kind != log.engine:
+        raise UsageError(
+            f"the log is of {log.engine}, not of {engine}", f"write --engine {log.engine}@VERSION"
+        )
+    try:
+        deployment = _deployment(log, spec, card, engine, notes)
+        terms = tuple(terms_of(log, deployment))
+    except UsageError as error:
+        raise UsageError(
+            f"the log's settings make no sense: {error.problem}",
+            "give another start-up log, or --model if another one was served",
+        ) from None
     return Audit(log, deployment, terms, (*missing, *_absent(log)), tuple(notes))
 
 
@@ -186,8 +199,6 @@ def _deployment(
         try:
             card = gpu_named(card).name
         except UsageError:
-            if gpu is not None:
-                raise
             notes.append(f"the GPU {card!r} is not known here: give --gpu")
             card = None
     if card is None and total is None:
@@ -315,6 +326,8 @@ def _unexplained_bytes(plan: MemoryPlan, figures: Mapping[str, float]) -> float 
     Activations stay as predicted; all that the cache is smaller by counts as outside torch.
     """
     if "kv" not in figures or "weights" not in figures or "activation" in figures:
+        return None
+    if not plan.total_bytes:
         return None
     taken = plan.weight_bytes + plan.kv_bytes - figures["weights"] - figures["kv"]
     return plan.runtime_bytes + taken

@@ -1,6 +1,6 @@
 """A log's figures -> terms, each predicted from the settings or from another figure of the log."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from attnprof.engines import llama_cpp, ollama, sglang, share, vllm
@@ -69,6 +69,12 @@ def _term(
         yield AuditTerm(key, predicted, log.figures[key], unit, given, rounding(log, key))
 
 
+def _count(settings: Mapping[str, str], key: str, default: int) -> int:
+    """A setting as a number; the default where the log has none, or nonsense."""
+    text = settings.get(key, "")
+    return int(text) if text.isdecimal() and 0 < len(text) < 12 and int(text) else default
+
+
 def _vllm_terms(log: EngineLog, deployment: Deployment) -> Iterator[AuditTerm]:
     figures = log.figures
     plan = plan_memory(deployment)
@@ -121,7 +127,8 @@ def _sglang_terms(log: EngineLog, deployment: Deployment) -> Iterator[AuditTerm]
         yield from _term(log, "tokens", plan.kv_tokens // deployment.dp, unit="tokens")
     yield from _term(log, "graphs", plan.graph_bytes)
     unit = sglang.bytes_per_token(deployment)
-    if "before" in figures and "after" in figures and unit:
+    is_told = deployment.total_bytes > 0 or deployment.gpu_memory_utilization is not None
+    if "before" in figures and "after" in figures and unit and is_told:
         fraction = sglang.static_fraction(deployment)
         kv = figures["after"] - figures["before"] * (1 - fraction)
         slack = (rounding(log, "before") + rounding(log, "after")) / unit
@@ -156,8 +163,8 @@ def _trt_terms(log: EngineLog, deployment: Deployment) -> Iterator[AuditTerm]:
 
 def _llama_terms(log: EngineLog, deployment: Deployment) -> Iterator[AuditTerm]:
     settings = log.settings
-    parallel = int(settings.get("parallel", "1"))
-    context = int(settings.get("ctx_size", deployment.max_model_len))
+    parallel = _count(settings, "parallel", 1)
+    context = _count(settings, "ctx_size", deployment.max_model_len)
     cells = llama_cpp.cells_of(deployment, context, parallel)
     if "mla" in settings:
         mode = int(settings["mla"])
@@ -178,9 +185,9 @@ def _llama_terms(log: EngineLog, deployment: Deployment) -> Iterator[AuditTerm]:
 
 def _ollama_terms(log: EngineLog, deployment: Deployment) -> Iterator[AuditTerm]:
     engine, settings, spec = deployment.engine, log.settings, deployment.model
-    parallel = int(settings.get("parallel", "1"))
-    context = int(settings.get("ctx_size", deployment.max_model_len))
-    batch = int(settings.get("batch", "512"))
+    parallel = _count(settings, "parallel", 1)
+    context = _count(settings, "ctx_size", deployment.max_model_len)
+    batch = _count(settings, "batch", 512)
     cells = ollama.cells(deployment, context // parallel, parallel, batch=batch)
     yield from _term(log, "kv", llama_cpp.kv_bytes(spec, cells))
     graph = ollama.graph_bytes(

@@ -141,7 +141,7 @@ def _one(text: str | None, parse: Callable[[str], T]) -> T | None:
 
 def _whole(name: str) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < 1:
+        if not (text.isascii() and text.isdecimal()) or len(text) > 18 or int(text) < 1:
             raise UsageError(f"{name} is {text!r}", "write a whole number of at least 1")
         return int(text)
 

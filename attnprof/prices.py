@@ -25,6 +25,8 @@ def price_per_gpu_hour(price: str | None, gpu: str) -> tuple[float | None, str]:
             value = float(price.lstrip("$"))
         except ValueError:
             value = None
+        if not price.strip():
+            raise UsageError("price is empty", "write what one GPU costs for an hour")
         if value is not None:
             if not 0 <= value < 1e6:
                 raise UsageError(f"price is {price!r}", "write what one GPU costs for an hour")

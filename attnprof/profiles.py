@@ -9,6 +9,7 @@ from typing import Any
 from attnprof.errors import UsageError, nearest
 
 MAX_PROFILE_BYTES = 4 * 1024**2
+MAX_NAME = 200
 
 
 def user_profile_dir() -> Path:
@@ -48,7 +49,8 @@ def find_profile(kind: str, name: str) -> Path | None:
 
     A name is a name: one with a path separator is none, so nothing outside the folders is read.
     """
-    if not name or name != Path(name).name or "\\" in name or name.startswith("."):
+    is_plain = name == Path(name).name and "\\" not in name and not name.startswith(".")
+    if not name or not is_plain or len(name) > MAX_NAME:
         return None
     for folder in (user_profile_dir() / kind, profile_dir(kind)):
         path = folder / f"{name.lower()}.yaml"

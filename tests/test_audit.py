@@ -1,5 +1,6 @@
 """Start-up logs in the engines' own formats, held against the estimate."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from attnprof.audit import Audit, audit_file, audit_log, write_profile
 from attnprof.audit_terms import AuditTerm
 from attnprof.engines.profile import engine_named
 from attnprof.errors import UsageError
-from attnprof.logs.lines import decode_log, read_log
+from attnprof.logs.lines import START_BYTES, clean_lines, decode_log, read_log
 from attnprof.logs.parse import parse_log
+from attnprof.logs.patterns import ENGINES
 from attnprof.models.spec import ModelSpec
 from attnprof.serving_cases.model import model_of_case
 
@@ -210,6 +212,78 @@ def test_a_log_of_absurd_sizes_is_one_error() -> None:
             ),
             model=_model(LLAMA_8B),
         )
+
+
+@pytest.mark.parametrize(
+    ("figure", "problem"),
+    [
+        ("tensor_parallel_size=99999999999999", "tp is 99999999999999"),
+        ("tensor_parallel_size=3", "tp 3 does not divide"),
+        ("kv_cache_dtype=zork", "unknown cache dtype 'zork'"),
+        ("dtype=torch.zork", "unknown dtype 'zork'"),
+    ],
+)
+def test_a_setting_of_no_sense_is_one_error_about_the_log(figure: str, problem: str) -> None:
+    text = f"Initializing a V1 LLM engine (v0.19) with config: {figure}\nModel loading took 3 GiB"
+    with pytest.raises(UsageError, match=f"the log's settings make no sense: {problem}"):
+        audit_log(text, model=_model(LLAMA_8B))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ServerArgs(model_path='x', mem_fraction_static=1.9.9)\nLoad weight begin. avail mem=1 GB\n"
+        "Load weight end. avail mem=1 GB, mem usage=2 GB\nKV Cache is allocated. #tokens: 0",
+        'msg="starting llama server" cmd="x --ctx-size 0 --batch-size 0 --parallel 0"\n'
+        'memory.required.kv="5 GiB"',
+        "TensorRT-LLM version: 1.0\nNumber of tokens per block: 0\nMPI size: 0\n"
+        "Allocated 5 GiB for max tokens in paged KV cache (0)",
+        "llama_context: n_ctx = 0\nllama_context: n_seq_max = 0\nllama_kv_cache: size = 5.0 MiB",
+    ],
+)
+def test_settings_of_zero_are_taken_as_not_said(text: str) -> None:
+    assert audit_log(text, model=_model(LLAMA_8B)).terms is not None
+
+
+def test_an_engine_that_is_not_the_logs_is_refused() -> None:
+    with pytest.raises(UsageError, match="the log is of vllm, not of llama-cpp"):
+        _audit("vllm-0.19-llama-8b-tp4", LLAMA_8B, engine="llama-cpp")
+
+
+def test_only_the_start_of_a_long_log_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    start = (LOGS / "vllm-0.19-llama-8b-tp4.log").read_text(encoding="utf-8")
+    path.write_text(start + "INFO Engine 000: GPU KV cache usage: 0.1%\n" * 100_000)
+    assert len(read_log(path)) == START_BYTES
+    long = audit_file(path, model=_model(LLAMA_8B))
+    assert long.terms == _audit("vllm-0.19-llama-8b-tp4", LLAMA_8B).terms
+    assert any("only the first 2 MiB" in note for note in long.notes)
+
+
+HOSTILE = {
+    "digits": "vllm " + "9" * 19_000,
+    "commas": "vllm " + "1," * 9_000,
+    "gaps": "Graph capturing finished in " * 600 + "vllm",
+    "arguments": "ServerArgs( " * 1600,
+    "card and blanks": "Tesla A" + " " * 19_000,
+    "unfinished escapes": "vllm" + "\x1b]" * 9_000,
+}
+
+
+@pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE)
+def test_no_line_takes_time_by_its_square(line: str) -> None:
+    start = time.process_time()
+    for figures, settings in ENGINES.values():
+        for regex in (*(figure.regex for figure in figures), *settings):
+            regex.search(5 * line)
+    list(clean_lines("\n".join([line] * 50)))
+    # About 0.05 s of a slow CPU; by its square, each of these lines took 6 s and more.
+    assert time.process_time() - start < 1.5
+
+
+def test_utf_16_without_a_mark_is_read(tmp_path: Path) -> None:
+    text = (LOGS / "vllm-0.19-llama-8b-tp4.log").read_text(encoding="utf-8")
+    assert parse_log(decode_log(text.encode("utf-16-le"), "x")) == parse_log(text)
 
 
 def test_a_binary_missing_or_strange_file_is_one_error(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from attnprof.models.spec import ModelSpec
 
 MAX_GPUS = 65_536
 MAX_CONTEXT = 2**31
+MAX_DRAFT_TOKENS = 1024
 DEFAULT_CONTEXT = 8192
 
 
@@ -84,7 +85,12 @@ def deployment_of(request: EstimateRequest) -> Deployment:
                  "output_len", "users"):  # fmt: skip
         value = getattr(request, name)
         if value is not None and not 1 <= value <= MAX_CONTEXT:
-            raise UsageError(f"{name} is {value}", "write a whole number of at least 1")
+            raise UsageError(f"{name} is {value}", f"write a whole number from 1 to {MAX_CONTEXT}")
+    if not 0 <= request.num_draft_tokens <= MAX_DRAFT_TOKENS:
+        raise UsageError(
+            f"num_draft_tokens is {request.num_draft_tokens}",
+            f"write a whole number from 0 to {MAX_DRAFT_TOKENS}",
+        )
     return Deployment(
         model=spec,
         engine=engine,
@@ -130,7 +136,8 @@ def _ranks(request: EstimateRequest, engine: EngineProfile) -> tuple[int, int, b
     if tp is None:
         tp = (request.num_gpus or request.pp * dp) // (request.pp * dp)
     if not 1 <= tp <= MAX_GPUS:
-        raise UsageError(f"tp is {tp}", "give as many GPUs as tp x pp x dp")
+        few = "give as many GPUs as tp x pp x dp"
+        raise UsageError(f"tp is {tp}", f"write a number from 1 to {MAX_GPUS}" if tp > 0 else few)
     divides = request.num_gpus == tp * request.pp
     if engine.kind == "sglang" and request.num_gpus is None:
         divides = True

@@ -38,7 +38,7 @@ def cached_element_bytes(kv_dtype: str | None, dtype: str) -> float:
     Raises:
         UsageError: No such cache dtype.
     """
-    name = (kv_dtype or "auto").lower()
+    name = "auto" if kv_dtype is None else kv_dtype.lower()
     name = dtype if name == "auto" else name
     found = CACHED_BYTES.get(_CACHED_SPELLINGS.get(name, name))
     if found is None:

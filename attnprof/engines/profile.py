@@ -111,7 +111,9 @@ def engine_named(text: str) -> EngineProfile:
     Raises:
         UsageError: No such engine, or a version that is none.
     """
-    name, _, version = text.replace("==", "@").partition("@")
+    name, at, version = text.replace("==", "@").partition("@")
+    if at and not version.strip():
+        raise UsageError(f"engine {text!r} has no version behind the @", f"write {name}@0.11")
     name = name.strip().lower()
     name = _SPELLINGS.get(name, name)
     path = find_profile("engines", name)

@@ -80,7 +80,7 @@ def static_fraction(deployment: Deployment) -> float:
         reserve += 2 * GIB
     if deployment.dp > 1:
         reserve += 4 * GIB
-    return round((card - reserve) / card, 3)
+    return round((card - reserve) / card, 3) if card else 0.0  # of a card that no log names
 
 
 def plan(deployment: Deployment) -> MemoryPlan:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from attnprof.errors import UsageError
 
-MAX_LOG_BYTES = 256 * 1024**2
+START_BYTES = 2 * 1024**2
+"""What is read of a log: engines say all of it as they start, and then log requests."""
 MAX_LINE_CHARS = 20_000
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,40}[A-Za-z]|\x1b\][^\x07]{0,500}\x07|\x1b[()][A-Z0-9]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]+")
 # "(EngineCore_DP0 pid=12)", "(Worker_TP1 pid=7)", "(RayWorkerWrapper pid=9, ip=10.0.0.2)", and the
 # name that docker compose or kubectl puts before each line.
 _PREFIX = re.compile(r"^(?:[\w.-]+\s*\|\s*)?(?:\([\w /:.-]*pid=\d+[^)]*\)\s*)*")
@@ -22,46 +24,45 @@ def clean_lines(text: str) -> Iterator[str]:
     ['INFO took 1 GiB']
     """
     for raw in re.split(r"[\r\n]+", text):
-        line = _ANSI.sub("", raw[:MAX_LINE_CHARS])
+        line = _CONTROL.sub("", _ANSI.sub("", raw[:MAX_LINE_CHARS]))
         line = _PREFIX.sub("", line, count=1).strip()
         if line:
             yield line
 
 
 def read_log(path: Path) -> str:
-    """The text of a log file.
+    """The text of a log file's start.
 
     Raises:
-        UsageError: Unreadable, too large, or no text.
+        UsageError: Unreadable, or no text.
     """
     return decode_log(read_bytes(path), str(path))
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a log file.
+    """The start of a log file, and a byte more where there is more.
 
     Raises:
-        UsageError: Unreadable, or too large.
+        UsageError: Unreadable.
     """
     try:
-        if path.stat().st_size > MAX_LOG_BYTES:
-            raise UsageError(
-                f"{path} has {path.stat().st_size} bytes, more than a start-up log",
-                "give its beginning: head -n 2000",
-            )
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(START_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "give a log file") from None
 
 
 def decode_log(content: bytes, where: str) -> str:
-    """The text in a log's bytes; UTF-8, or UTF-16 as PowerShell redirects it.
+    """The text in a log's first bytes; UTF-8, or UTF-16 as PowerShell redirects it.
 
     Raises:
         UsageError: The bytes are no text.
     """
+    content, head = content[:START_BYTES], content[:65536]
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return content.decode("utf-16", errors="replace")
-    if content[:65536].count(0) > 0:
+    if len(head) > 1 and head[1::2].count(0) > 0.4 * len(head) > 0 == head[::2].count(0):
+        return content.decode("utf-16-le", errors="replace")
+    if head.count(0) > 0:
         raise UsageError(f"{where} is binary, not a log", "give the text that the engine printed")
     return content.decode("utf-8", errors="replace")

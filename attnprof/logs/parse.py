@@ -1,16 +1,16 @@
 """A start-up log's text -> the engine, its settings and the figures that it printed."""
 
+import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from attnprof.errors import UsageError
 from attnprof.logs.lines import clean_lines
 from attnprof.logs.patterns import ENGINES, GPU, SIGNATURES, Combine
 
-MAX_LINES = 20_000
-"""Engines say all of it at start-up; what follows in a long log is requests."""
-
+MAX_ALIKE = 1024
+_DIGITS = re.compile(r"\d+")
 _SIZES = {"B": 1, "KB": 1000, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -33,14 +33,14 @@ def parse_log(text: str) -> EngineLog:
     Raises:
         UsageError: No line of an engine that is known here.
     """
-    lines = list(islice(clean_lines(text), MAX_LINES))
+    lines = list(clean_lines(text))
     engine = _engine_of(lines)
     patterns, setting_patterns = ENGINES[engine]
     found: dict[str, list[tuple[float, str]]] = {}
     combines: dict[str, Combine] = {}
     settings: dict[str, str] = {}
     outcomes: list[str] = []
-    for line in lines:
+    for line in _unlike(lines):
         for pattern in patterns:
             if (match := pattern.regex.search(line)) is not None:
                 value = _value(match["value"], pattern.scale)
@@ -67,6 +67,20 @@ def parse_log(text: str) -> EngineLog:
         num_lines=len(lines),
         outcomes=tuple(dict.fromkeys(outcomes)),
     )
+
+
+def _unlike(lines: list[str]) -> Iterator[str]:
+    """The lines, without those that differ from many before by their digits alone.
+
+    A server's log is mostly the same sentence over and over; no engine prints a figure for more
+    ranks than this.
+    """
+    seen: Counter[str] = Counter()
+    for line in lines:
+        shape = _DIGITS.sub("0", line)
+        seen[shape] += 1
+        if seen[shape] <= MAX_ALIKE:
+            yield line
 
 
 def _engine_of(lines: list[str]) -> str:

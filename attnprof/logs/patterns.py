@@ -26,7 +26,11 @@ def _p(key: str, regex: str, scale: float = 1.0, combine: Combine = "max") -> Pa
     return Pattern(key, re.compile(regex), scale, combine)
 
 
-_NUMBER = r"(?P<value>-?[\d,]+(?:\.\d+)?)"
+# Gaps and numbers have a longest length: without, a hostile line takes time by its square.
+_GAP = r".{0,300}?"
+_NUMBER = r"(?<![\d,.])(?P<value>-?[\d,]{1,24}(?:\.\d{1,12})?)"
+_COUNT = r"[\d,]{1,24}"
+_DEVICE = r"[Ff]ree memory on device [^(]{0,60}\("
 
 VLLM = (
     _p("weights", rf"Model loading took {_NUMBER}\s*Gi?B", GIB),
@@ -42,7 +46,7 @@ VLLM = (
     _p("runtime", rf"{_NUMBER} GiB for non-torch memory", GIB),
     _p("runtime", rf"non-torch forward increase memory: {_NUMBER}\s*GiB", GIB),
     _p("runtime", rf"non_torch_memory(?: takes |=){_NUMBER}\s*GiB", GIB),
-    _p("graphs", rf"Graph capturing finished in .*?took {_NUMBER}\s*GiB", GIB),
+    _p("graphs", rf"Graph capturing finished in {_GAP}took {_NUMBER}\s*GiB", GIB),
     _p("graphs", rf"{_NUMBER} GiB for (?:CUDAGraph|NPU graph) memory", GIB),
     _p("kv", rf"Available KV cache memory: {_NUMBER}\s*GiB", GIB, "min"),
     _p("kv", rf"reserved for KV Cache is {_NUMBER}\s*GiB", GIB, "min"),
@@ -52,10 +56,10 @@ VLLM = (
     _p("tokens", rf"stored in KV cache \({_NUMBER}\)", 1, "min"),
     _p("blocks", rf"# (?:GPU|CUDA|ROCM|cuda) blocks: {_NUMBER}", 1, "min"),
     _p("cpu_blocks", rf"# CPU blocks: {_NUMBER}", 1, "min"),
-    _p("concurrency", rf"Maximum concurrency for [\d,]+ tokens per request: {_NUMBER}x", 1, "min"),
-    _p("total", rf"[Ff]ree memory on device [^(]*\([\d.]+/{_NUMBER} GiB\)", GIB),
+    _p("concurrency", rf"concurrency for {_COUNT} tokens per request: {_NUMBER}x", 1, "min"),
+    _p("total", rf"{_DEVICE}[\d.]+/{_NUMBER} GiB\)", GIB),
     _p("total", rf"total_gpu_memory(?: \(|=){_NUMBER}\s*GiB", GIB),
-    _p("free", rf"[Ff]ree memory on device [^(]*\({_NUMBER}/[\d.]+ GiB\)", GIB, "min"),
+    _p("free", rf"{_DEVICE}{_NUMBER}/[\d.]+ GiB\)", GIB, "min"),
     _p("block_tokens", rf"Setting attention block size to {_NUMBER} tokens"),
     _p("needed", rf"\(?{_NUMBER} GiB KV cache is needed", GIB),
     _p("estimated_max_len", rf"estimated maximum model length is {_NUMBER}"),
@@ -63,13 +67,13 @@ VLLM = (
 VLLM_SETTINGS = (
     re.compile(r"vLLM API server version (?P<version>[\w.+-]+)"),
     re.compile(r"Initializing (?:an|a V1|a V0) LLM engine \(v(?P<version>[\w.+-]+)\)"),
-    re.compile(r"LLM engine .*?model='(?P<model>[^']+)'"),
+    re.compile(r"LLM engine .{0,300}?model='(?P<model>[^']+)'"),
     re.compile(r"'model(?:_tag)?': '(?P<model>[^']+)'"),
     re.compile(r"vllm serve (?P<model>[\w./-]+)"),
     re.compile(r"--model[= ](?P<model>[\w./-]+)"),
     re.compile(r"\bmax_seq_len=(?P<max_model_len>\d+)"),
     re.compile(r"Using max model len (?P<max_model_len>\d+)"),
-    re.compile(r"Maximum concurrency for (?P<max_model_len>[\d,]+) tokens"),
+    re.compile(r"Maximum concurrency for (?P<max_model_len>[\d,]{1,24}) tokens"),
     re.compile(r"max(?:imum)? seq(?:uence)? len(?:gth)? \((?P<max_model_len>\d+)\)"),
     re.compile(r"\b(?:dtype=torch\.|'dtype': ')(?P<dtype>\w+)"),
     re.compile(r"\btensor_parallel_size(?:=|': )(?P<tp>\d+)"),
@@ -92,14 +96,14 @@ VLLM_SETTINGS = (
 
 SGLANG = (
     _p("before", rf"Load weight begin\. avail mem={_NUMBER} GB", GIB, "min"),
-    _p("after", rf"Load weight end\..*?avail mem={_NUMBER} GB", GIB, "min"),
-    _p("weights", rf"Load weight end\..*?mem usage={_NUMBER} GB", GIB),
-    _p("tokens", rf"KV Cache is allocated\..*?#tokens: {_NUMBER}", 1, "min"),
-    _p("k", rf"KV Cache is allocated\..*?K size: {_NUMBER} GB", GIB),
-    _p("v", rf"KV Cache is allocated\..*?V size: {_NUMBER} GB", GIB),
-    _p("kv", rf"KV Cache is allocated\..*?KV size: {_NUMBER} GB", GIB),
+    _p("after", rf"Load weight end\.{_GAP}avail mem={_NUMBER} GB", GIB, "min"),
+    _p("weights", rf"Load weight end\.{_GAP}mem usage={_NUMBER} GB", GIB),
+    _p("tokens", rf"KV Cache is allocated\.{_GAP}#tokens: {_NUMBER}", 1, "min"),
+    _p("k", rf"KV Cache is allocated\.{_GAP}K size: {_NUMBER} GB", GIB),
+    _p("v", rf"KV Cache is allocated\.{_GAP}V size: {_NUMBER} GB", GIB),
+    _p("kv", rf"KV Cache is allocated\.{_GAP}KV size: {_NUMBER} GB", GIB),
     _p("pool_end", rf"Memory pool end\. avail mem={_NUMBER} GB", GIB, "min"),
-    _p("graphs", rf"Capture cuda graph end\..*?mem usage={_NUMBER} GB", GIB),
+    _p("graphs", rf"Capture cuda graph end\.{_GAP}mem usage={_NUMBER} GB", GIB),
     _p("tokens", rf"max_total_num_tokens={_NUMBER}", 1, "min"),
 )
 SGLANG_SETTINGS = (
@@ -115,8 +119,8 @@ SGLANG_SETTINGS = (
     re.compile(r"\bcontext_length=(?P<max_model_len>\d+)"),
     re.compile(r"\bcontext_len=(?P<max_model_len>\d+)"),
     re.compile(r"\bpage_size=(?P<block_size>\d+)"),
-    re.compile(r"Load weight end\..*?dtype=torch\.(?P<dtype>\w+)"),
-    re.compile(r"ServerArgs\(.*?max_running_requests=(?P<max_num_seqs>\d+)"),
+    re.compile(r"Load weight end\..{0,300}?dtype=torch\.(?P<dtype>\w+)"),
+    re.compile(r"^.{0,400}?ServerArgs\(.{0,9000}?max_running_requests=(?P<max_num_seqs>\d+)"),
     re.compile(r"\benable_dp_attention=(?P<dp_attention>True|False)"),
 )
 
@@ -125,7 +129,7 @@ LLAMA_CPP = (
     _p("file", rf"file size\s*=\s*{_NUMBER} MiB", MIB),
     _p("file", rf"model size\s*=\s*{_NUMBER} GiB", GIB),
     _p("weights", rf"model buffer size =\s*{_NUMBER} MiB", MIB, "sum"),
-    _p("weights", rf"llm_load_tensors: .*? buffer size =\s*{_NUMBER} MiB", MIB, "sum"),
+    _p("weights", rf"llm_load_tensors: {_GAP} buffer size =\s*{_NUMBER} MiB", MIB, "sum"),
     _p("kv", rf"llama_kv_cache\w*: size =\s*{_NUMBER} MiB", MIB, "sum"),
     _p("kv", rf"KV self size\s*=\s*{_NUMBER} MiB", MIB),
     _p("states", rf"llama_memory_recurrent: size =\s*{_NUMBER} MiB", MIB, "sum"),
@@ -164,12 +168,12 @@ OLLAMA = (
     _p("required", r'memory\.required\.full="(?P<value>[\d.]+ [KMG]i?B)"'),
 )
 OLLAMA_SETTINGS = (
-    re.compile(r"Listening on .*?\(version (?P<version>[\w.-]+)\)"),
+    re.compile(r"Listening on .{0,300}?\(version (?P<version>[\w.-]+)\)"),
     re.compile(r"--ctx-size (?P<ctx_size>\d+)"),
     re.compile(r"--batch-size (?P<batch>\d+)"),
     re.compile(r"--parallel (?P<parallel>\d+)"),
     re.compile(r'--kv-cache-type "?(?P<kv_dtype>\w+)'),
-    re.compile(r'inference compute.*?name="(?P<gpu>[^"]+)"'),
+    re.compile(r'inference compute.{0,500}?name="(?P<gpu>[^"]+)"'),
     *LLAMA_CPP_SETTINGS,
 )
 
@@ -182,8 +186,8 @@ TENSORRT_LLM = (
     _p("blocks", rf"Number of blocks in KV cache primary pool: {_NUMBER}", 1, "min"),
     _p("blocks", rf"primary blocks={_NUMBER}", 1, "min"),
     _p("total", rf"calculating max tokens in paged kv cache: total: {_NUMBER} GiB", GIB),
-    _p("available", rf"calculating max tokens in paged kv cache:.*?available: {_NUMBER} GiB", GIB,
-       "min"),
+    _p("available", rf"calculating max tokens in paged kv cache:{_GAP}available: {_NUMBER} GiB",
+       GIB, "min"),
     _p("block_tokens", rf"(?:[Nn]umber of tokens per block:|tokens per block=) ?{_NUMBER}"),
 )  # fmt: skip
 TENSORRT_LLM_SETTINGS = (
@@ -211,12 +215,12 @@ SIGNATURES = {
     "sglang": re.compile(r"sglang|ServerArgs\(|KV Cache is allocated\.|Load weight end\."),
     "tensorrt-llm": re.compile(r"TensorRT-LLM|trtllm"),
     "ollama": re.compile(r'memory\.required\.|OLLAMA_|msg="(?:offload|starting llama|llama runner)'
-                         r"|Listening on .*?\(version"),
+                         r"|Listening on .{0,300}?\(version"),
     "llama-cpp": re.compile(r"llama_(?:kv_cache|context|model|new_context)|llm_load|print_info:|"
                             r"ggml_|load_tensors"),
 }  # fmt: skip
 GPU = re.compile(
     r"(?:Device \d+: |GPU \d+: |device_name[=:] ?'?)?"
-    r"(?P<gpu>(?:NVIDIA|Tesla|AMD Instinct|AMD Radeon|GeForce) [A-Z][\w -]*?)"
+    r"(?P<gpu>(?:NVIDIA|Tesla|AMD Instinct|AMD Radeon|GeForce) [A-Z][\w -]{0,60}?)"
     r"(?=,|\)|'|\"|\s{2,}|\s*\(UUID|\s*\||\.|;|$)"
 )

@@ -21,11 +21,13 @@ DTYPES = {
     "float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "float": "float32",
     "half": "float16",
 }  # fmt: skip
+NARROW_DTYPES = ("float8", "float4", "int", "uint", "auto")
 
 
 def build_model(
-    values: dict[str, Any], where: str, name: str = "", *, ask_library: bool = False
-) -> ModelSpec:
+    values: dict[str, Any], where: str, name: str = "", *, ask_library: bool = False,
+    is_whole: bool = False,
+) -> ModelSpec:  # fmt: skip
     """The model that the values of a ``config.json`` describe.
 
     Args:
@@ -33,6 +35,9 @@ def build_model(
         name: What to call the model; the last part of ``where`` when it is empty.
         ask_library: Where the family is not known here, let the Transformers library count its
             parameters, in a process of its own, when it is installed.
+        is_whole: The values are all of a file, which states its sizes itself: one that is left
+            out is an error, and not the default of the model's class. Nested configurations leave
+            out what is so by default.
 
     Raises:
         UsageError: A key is missing, wrong, absurd, or contradicts another one.
@@ -43,6 +48,8 @@ def build_model(
         raise UsageError(f"{where}: model_type is {model_type!r}", "expected text")
     if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
         raise UsageError(f"{where}: architectures is {architectures!r}", "expected names")
+    if not model_type.isprintable():
+        raise UsageError(f"{where}: model_type is {model_type[:80]!r}", "expected a plain name")
     model_type = model_type or _type_of(architectures)
     architecture = architectures[0] if architectures else _default_class(model_type)
     config = Config(values, where, model_type, SAME_SHAPE.get(model_type))
@@ -54,6 +61,13 @@ def build_model(
         spec = _with_towers(spec, config, architecture)
     dtype = values.get("torch_dtype") or values.get("dtype") or section_dtype(section)
     notes = list(spec.notes)
+    left_out = (section or config).left_out
+    if is_whole and left_out:
+        if section is None:
+            first = next(iter(left_out))
+            raise UsageError(f"{where}: {first} is missing", f"add {first} to it")
+        listed = ", ".join(f"{key} {value}" for key, value in left_out.items())
+        notes.append(f"left out of the file, so as the model's class has it: {listed}")
     if dtype is None:
         notes.append("the configuration names no dtype: 16-bit weights are assumed")
     library_params = None
@@ -68,13 +82,23 @@ def build_model(
         spec,
         name=name or where.rsplit("/", 1)[-1],
         draft_layers=_draft_layers(section or config, spec),
-        dtype=DTYPES.get(str(dtype).removeprefix("torch."), "bfloat16" if dtype else "float16"),
+        dtype=_dtype(dtype, config),
         quantization=read_quantization(quantized, where, spec.num_layers),
         exact=spec.exact or library_params is not None,
         library_params=library_params,
         source=where,
         notes=tuple(notes),
     )
+
+
+def _dtype(stated: Any, config: Config) -> str:
+    """The dtype of what is not quantised; 16 bits where a narrower one, or none, is stated."""
+    if stated is None:
+        return "float16"
+    plain = str(stated).removeprefix("torch.")
+    if plain not in DTYPES and not plain.startswith(NARROW_DTYPES):
+        raise config.wrong("torch_dtype", stated, f"one of {', '.join(DTYPES)}")
+    return DTYPES.get(plain, "bfloat16")
 
 
 def section_dtype(section: Config | None) -> Any:
@@ -101,7 +125,7 @@ def _default_class(model_type: str) -> str:
 def _text_section(config: Config) -> Config | None:
     """The language model's own configuration, where it is nested in a larger one."""
     for key in TEXT_SECTIONS:
-        if isinstance(config.values.get(key), dict):
+        if config.values.get(key) is not None:
             section = config.section(key)
             return _text_section(section) or section
     if config.nested_types.get("text_config") and config.get("hidden_size") is None:

@@ -12,6 +12,17 @@ MAX_CONFIG_BYTES = 16 * 1024**2
 MAX_COUNT = 10**9
 MAX_LAYERS = 10_000
 
+SIZES = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
+    "d_model", "d_ff", "num_layers", "num_heads", "encoder_layers", "decoder_layers",
+    "encoder_attention_heads", "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim",
+)  # fmt: skip
+"""What a ``config.json`` always states, whatever the library's defaults: without it another model
+would be counted."""
+
+ONE_VALUE = ("hidden_size", "num_attention_heads")
+"""What a file that states it under two names must state alike."""
+
 # Names that configurations of other times and houses use for the same thing.
 OTHER_NAMES = {
     "hidden_size": ("n_embd", "d_model", "n_embed", "model_dim", "dim", "emb_dim"),
@@ -59,6 +70,8 @@ class Config:
         self.defaults: dict[str, Any] = known.get("defaults", {})
         self.aliases: dict[str, str] = known.get("aliases", {})
         self.nested_types: dict[str, str] = known.get("nested", {})
+        self.left_out: dict[str, Any] = {}
+        """Sizes that were read and the file does not state, with the library's defaults."""
 
     def _names(self, key: str) -> tuple[str, ...]:
         alias = self.aliases.get(key)
@@ -66,6 +79,11 @@ class Config:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value under ``key`` or one of its other names; ``default`` where it is null."""
+        alias = self.aliases.get(key)
+        if key in ONE_VALUE and alias in self.values and key in self.values:
+            ours, theirs = self.values[key], self.values[alias]
+            if ours != theirs and ours is not None and theirs is not None:
+                raise self.wrong(key, ours, f"what {alias} says too: {theirs!r:.80}")
         for source in (self.values, self.defaults):
             for name in self._names(key):
                 if name in source:
@@ -94,8 +112,11 @@ class Config:
         value = self.get(key, default)
         if value is None:
             raise UsageError(
-                f"{self.where}: {key} is missing", f"add {key} to it; {self.model_type} needs it"
+                f"{self.where}: {key} is missing",
+                f"add {key} to it; {self.model_type or 'a model'} needs it",
             )
+        if key in SIZES and key not in self.left_out and not self.says(key) and default != value:
+            self.left_out[key] = value
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -170,7 +191,7 @@ def read_json(path: Path) -> dict[str, Any]:
                 f"{path} has {path.stat().st_size} bytes, more than a config.json may have",
                 "give the config.json of a model",
             )
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "give a config.json") from None
     except (ValueError, RecursionError) as error:

@@ -12,6 +12,8 @@ from attnprof.profiles import check_keys, find_profile, list_profiles, read_yaml
 
 PROFILE_KEYS = {"name", "source", "config"}
 OPTIONAL_PROFILE_KEYS = {"hub_ids", "aliases", "num_params", "num_active_params", "notes"}
+MAX_PATH, MAX_NAME = 4000, 250
+"""Characters of a path, and of a name in it, beyond which a file system refuses to look."""
 
 
 def load_model(name_or_path: str) -> ModelSpec:
@@ -28,6 +30,11 @@ def load_model(name_or_path: str) -> ModelSpec:
     path = Path(name_or_path)
     if not name_or_path.strip():
         raise UsageError("the model has no name", "give a profile, a path or a hub id")
+    if len(name_or_path) > MAX_PATH or max(map(len, path.parts)) > MAX_NAME:
+        raise UsageError(
+            f"the model's name has {len(name_or_path)} characters: {name_or_path[:40]!r}...",
+            "give a profile, a path or a hub id",
+        )
     if path.suffix in (".json", ".gguf", ".safetensors") or path.is_dir():
         return _from_path(path)
     profile = find_profile("models", name_or_path.rsplit("/", 1)[-1].lower())
@@ -43,9 +50,11 @@ def load_model(name_or_path: str) -> ModelSpec:
 
         values = fetch_config(name_or_path)
         where = f"{name_or_path}/config.json"
-        return build_model(values, where, name_or_path, ask_library=True)
-    known = list_profiles("models")
-    raise UsageError(f"unknown model {name_or_path!r}", nearest(name_or_path.lower(), known))
+        return build_model(values, where, name_or_path, ask_library=True, is_whole=True)
+    hint = nearest(name_or_path.lower(), list_profiles("models"))
+    if hint.startswith("use one of"):
+        hint = "list them with: attnprof show models; or give the path of a config.json"
+    raise UsageError(f"unknown model {name_or_path!r}", hint)
 
 
 def _from_path(path: Path) -> ModelSpec:
@@ -64,7 +73,7 @@ def _from_path(path: Path) -> ModelSpec:
     if path.name.endswith(".safetensors.index.json"):
         return _from_folder(path.parent)
     name = path.parent.name if path.name == "config.json" else path.stem
-    return build_model(read_json(path), str(path), name, ask_library=True)
+    return build_model(read_json(path), str(path), name, ask_library=True, is_whole=True)
 
 
 def _from_folder(folder: Path) -> ModelSpec:

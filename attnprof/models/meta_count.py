@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 120
@@ -35,12 +36,24 @@ def is_available() -> bool:
     return find_spec("transformers") is not None and find_spec("torch") is not None
 
 
+def _knows(model_type: object) -> bool:
+    """Whether the library names the model type, by its own list of them and without loading it."""
+    found = find_spec("transformers")
+    places = list(found.submodule_search_locations or []) if found is not None else []
+    marked = f'"{model_type}"'
+    return any(
+        marked in path.read_text(encoding="utf-8", errors="replace")
+        for place in places
+        for path in Path(place, "models", "auto").glob("*.py")
+    )
+
+
 def count_params(values: dict[str, Any]) -> int | None:
     """Unique parameters of the library's own model of a configuration; None where it has none.
 
     No code that comes with weights is run: only classes of the library itself are built.
     """
-    if not is_available():
+    if not is_available() or not _knows(values.get("model_type")):
         return None
     trusted = {key: value for key, value in values.items() if key != "auto_map"}
     try:

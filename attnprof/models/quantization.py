@@ -64,13 +64,7 @@ def read_quantization(
     if method in ("compressed-tensors", "modelopt", "modelopt_fp4", "quark"):
         return _grouped(section, where, kept)
     if method in ("fp8", "fbgemm_fp8", "float8"):
-        block = section.get("weight_block_size")
-        shape = None
-        if isinstance(block, list) and len(block) == 2:
-            shape = (
-                _whole(block[0], where, "weight_block_size"),
-                _whole(block[1], where, "weight_block_size"),
-            )
+        shape = _block_shape(section.get("weight_block_size"), where, "weight_block_size")
         return Quantization("fp8", 8, block_shape=shape, skipped_roles=kept)
     if method == "mxfp4":
         return Quantization("mxfp4", 4, 32, skipped_roles=kept | {"attention", "mixer"})
@@ -93,13 +87,11 @@ def read_quantization(
 
 def _grouped(section: dict[str, Any], where: str, kept: frozenset[Role]) -> Quantization:
     """Compressed-tensors and ModelOpt: groups of layers, each with a format of its weights."""
-    algorithm = str(section.get("quant_algo") or section.get("format") or "").lower()
-    groups = section.get("config_groups")
-    weights: dict[str, Any] = {}
-    if isinstance(groups, dict) and groups:
-        first = next(iter(groups.values()))
-        weights = first.get("weights") or {} if isinstance(first, dict) else {}
-    bits = weights.get("num_bits", 4 if "4" in algorithm else 8)
+    weights = _group_weights(section, where)
+    algorithm = str(
+        section.get("quant_algo") or weights.get("dtype") or section.get("format") or ""
+    ).lower()
+    bits = weights.get("num_bits", next((int(bit) for bit in algorithm if bit in "48"), None))
     bits = _whole(bits, where, "num_bits")
     group = weights.get("group_size")
     group_size = _whole(group, where, "group_size") if group not in (None, -1) else None
@@ -108,14 +100,33 @@ def _grouped(section: dict[str, Any], where: str, kept: frozenset[Role]) -> Quan
         name = "mxfp4" if group_size == 32 or "mxfp4" in algorithm else "nvfp4"
         return Quantization(name, 4, 32 if name == "mxfp4" else 16, skipped_roles=kept)
     if bits == 8:
-        block = weights.get("block_structure")
-        shape = (
-            (int(block[0]), int(block[1])) if isinstance(block, list) and len(block) == 2 else None
-        )
+        shape = _block_shape(weights.get("block_structure"), where, "block_structure")
         method = "fp8" if is_float else "int8"
         return Quantization(method, 8, block_shape=shape, skipped_roles=kept)
     has_zeros = weights.get("symmetric") is False
     return Quantization("int4", bits, group_size or 128, has_zeros, skipped_roles=kept)
+
+
+def _group_weights(section: dict[str, Any], where: str) -> dict[str, Any]:
+    """How the first group of layers stores its weights, as any of the three tools writes it."""
+    groups = section.get("config_groups") or section.get("layer_quant_config")
+    named = next(iter(groups.values())) if isinstance(groups, dict) and groups else None
+    named = named or section.get("global_quant_config") or {}
+    weights = named.get("weights", named.get("weight")) if isinstance(named, dict) else named
+    if weights is None and not groups:
+        return {}
+    if not isinstance(weights, dict):
+        raise UsageError(f"{where}: weights of a group are {weights!r:.80}", "expected a mapping")
+    return weights
+
+
+def _block_shape(block: Any, where: str, key: str) -> tuple[int, int] | None:
+    """Rows and columns that share a scale; None where a whole row does."""
+    if block is None:
+        return None
+    if not isinstance(block, list) or len(block) != 2:
+        raise UsageError(f"{where}: {key} is {block!r:.80}", "expected two whole numbers")
+    return _whole(block[0], where, key), _whole(block[1], where, key)
 
 
 def _whole(value: Any, where: str, key: str) -> int:

@@ -1,6 +1,7 @@
 """The headers of safetensors files -> the exact bytes of a model's weights."""
 
 import json
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,10 @@ from attnprof.models.config import read_json
 from attnprof.models.spec import ModelSpec
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+SHARD = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$")
+MAX_SHARDS = 1000
+LEAST_BITS, MOST_BITS = 1, 80
+"""Bits of files a parameter: fewer is a part of a model, more another one."""
 BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
     "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
@@ -81,7 +86,7 @@ def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a model: those its index names, else all in the folder."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
-        return sorted(folder.glob("*.safetensors"))
+        return _all_shards(sorted(folder.glob("*.safetensors")))
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(
         isinstance(name, str) and name == Path(name).name for name in weight_map.values()
@@ -90,22 +95,51 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(set(weight_map.values()))]
 
 
+def _all_shards(files: list[Path]) -> list[Path]:
+    """The files, with those whose numbers are missing: ``-00001-of-00003`` has three."""
+    found = set(files)
+    for file in files:
+        if (shard := SHARD.search(file.name)) is not None:
+            stem, count = file.name[: shard.start()], min(int(shard[1]), MAX_SHARDS)
+            found |= {
+                file.with_name(f"{stem}-{number:05d}-of-{shard[1]}.safetensors")
+                for number in range(1, count + 1)
+            }
+    return sorted(found)
+
+
 def with_stored_bytes(spec: ModelSpec, path: Path) -> ModelSpec:
     """The model with the exact bytes of its weights, from the file or the folder's files.
 
     Where shards are missing, the index's own total is used, and said so.
     """
+    if path.is_file() and SHARD.search(path.name):
+        path = path.parent  # one of several files is no model
     files = [path] if path.is_file() else weight_files(path)
     missing = [file.name for file in files if not file.is_file()]
     if missing:
-        total = read_json(path / "model.safetensors.index.json").get("metadata") or {}
+        index = path / "model.safetensors.index.json"
+        total = read_json(index).get("metadata") if index.is_file() else None
         stored = total.get("total_size") if isinstance(total, dict) else None
         if not isinstance(stored, int) or stored < 1:
             raise UsageError(f"{path} lacks {missing[0]}", "fetch all of the model's files")
         note = "weight bytes are the index's total: not all shards are here"
+        _check_total(path, stored, spec)
         return replace(spec, stored_weight_bytes=stored, notes=(*spec.notes, note))
     stored = 0
     for file in files:
         tensors = read_header(file)
         stored += sum(t["data_offsets"][1] - t["data_offsets"][0] for t in tensors.values())
+    _check_total(path, stored, spec)
     return replace(spec, stored_weight_bytes=stored)
+
+
+def _check_total(path: Path, stored: int, spec: ModelSpec) -> None:
+    """Raise :class:`UsageError` where the files cannot be those of the configuration's model."""
+    bits = 8 * stored / max(1, spec.num_params)
+    if not LEAST_BITS <= bits <= MOST_BITS:
+        raise UsageError(
+            f"{path}: its tensors hold {stored} bytes, its config.json makes "
+            f"{spec.num_params} parameters",
+            "fetch all of the model's files, and the config.json that belongs to them",
+        )

@@ -47,6 +47,38 @@ def windows(spec: ModelSpec) -> str:
         ({"model_type": 7}, "model_type is 7"),
         ({"quantization_config": {"quant_method": "zip"}}, "quant_method is 'zip'"),
         ({"quantization_config": {"quant_method": "awq", "bits": -4}}, "bits is -4"),
+        (
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 1]}},
+            "weight_block_size is 0",
+        ),
+        (
+            {
+                "quantization_config": {
+                    "quant_method": "compressed-tensors",
+                    "config_groups": {
+                        "g": {"weights": {"num_bits": 8, "block_structure": ["a", 1]}}
+                    },
+                }
+            },
+            "block_structure is 'a'",
+        ),
+        (
+            {
+                "quantization_config": {
+                    "quant_method": "compressed-tensors",
+                    "config_groups": {"g": {"weights": []}},
+                }
+            },
+            "weights of a group are []",
+        ),
+        ({"quantization_config": {"quant_method": "compressed-tensors"}}, "num_bits is None"),
+        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"vocab_size": None}, "vocab_size is missing"),
+        ({"num_attention_heads": 33}, "num_attention_heads is 33"),
+        ({"torch_dtype": "float17"}, "torch_dtype is 'float17'"),
+        ({"text_config": [1]}, "text_config is [1]"),
+        ({"model_type": "\x1b[31mllama"}, "model_type is '\\x1b[31mllama'"),
+        ({"model_type": "gpt2", "n_embd": 2048}, "hidden_size is 4096"),
         ({**MOE, "num_experts_per_tok": 9}, "num_experts_per_tok is 9"),
         ({**MOE, "num_local_experts": 10**9}, "num_experts is 1000000000"),
     ],
@@ -61,6 +93,51 @@ def test_an_error_names_file_key_and_value(
     assert str(path) in caught.value.problem
     assert named in caught.value.problem
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+            "vocab_size"]
+)  # fmt: skip
+def test_a_file_that_leaves_out_a_size_gets_no_default_in_its_place(
+    tmp_path: Path, key: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({name: value for name, value in LLAMA.items() if name != key}))
+    with pytest.raises(UsageError, match=f"config.json: {key} is missing"):
+        load_model(str(path))
+
+
+def test_a_nested_configuration_that_leaves_out_a_default_says_which(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+            "num_hidden_layers": 34, "sliding_window": 1024}  # fmt: skip
+    vision = {"model_type": "siglip_vision_model"}
+    path.write_text(
+        json.dumps({"model_type": "gemma3", "text_config": text, "vision_config": vision})
+    )
+    spec = load_model(str(path))
+    assert spec.vocab_size == 262_208
+    assert any("vocab_size 262208" in note for note in spec.notes)
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("\ufeff" + json.dumps(LLAMA), encoding="utf-8")
+    assert load_model(str(path)).num_params == 8_030_261_248
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a/" + "b" * 300, "org/" + "é" * 300])
+def test_a_name_too_long_for_a_file_is_one_error(name: str) -> None:
+    with pytest.raises(UsageError, match="characters"):
+        load_model(name)
+
+
+@pytest.mark.parametrize("kind", ["modernbert", "eurobert"])
+def test_an_encoder_of_a_decoders_shape_keeps_nothing(kind: str) -> None:
+    spec = build_model({"model_type": kind}, "config.json")
+    assert spec.kind == "encoder"
+    assert windows(spec).strip("-") == ""
 
 
 @pytest.mark.parametrize(

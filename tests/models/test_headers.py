@@ -1,6 +1,7 @@
 """GGUF and safetensors headers: exact bytes from whole ones, one error from broken ones."""
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,13 @@ def safetensors_bytes(tensors: dict[str, Any], data_bytes: int) -> bytes:
 
 def one_tensor(shape: list[int], dtype: str = "BF16", end: int = 16) -> bytes:
     return safetensors_bytes({"w": {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}}, 16)
+
+
+def whole_tensor(shape: list[int], element_bytes: int = 2) -> bytes:
+    size = math.prod(shape) * element_bytes
+    dtype = {2: "BF16", 4: "F32"}[element_bytes]
+    return safetensors_bytes({"w": {"dtype": dtype, "shape": shape, "data_offsets": [0, size]}},
+                             size)  # fmt: skip
 
 
 @pytest.fixture
@@ -154,19 +162,37 @@ def test_a_broken_safetensors_header_is_one_error(
 
 def test_safetensors_files_give_the_exact_bytes_of_their_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY))
-    (tmp_path / "a.safetensors").write_bytes(one_tensor([2, 4]))
-    (tmp_path / "b.safetensors").write_bytes(one_tensor([4], "F32"))
-    assert load_model(str(tmp_path)).stored_weight_bytes == 32
+    (tmp_path / "a.safetensors").write_bytes(whole_tensor([1000, 100]))
+    (tmp_path / "b.safetensors").write_bytes(whole_tensor([400], 4))
+    assert load_model(str(tmp_path)).stored_weight_bytes == 201_600
     assert load_model(str(tmp_path / "config.json")).stored_weight_bytes is None
 
 
 def test_of_missing_shards_the_indexs_total_is_taken_and_said(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY))
-    index = {"metadata": {"total_size": 12345}, "weight_map": {"w": "gone.safetensors"}}
+    index = {"metadata": {"total_size": 123450}, "weight_map": {"w": "gone.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     spec = load_model(str(tmp_path))
-    assert spec.stored_weight_bytes == 12345
+    assert spec.stored_weight_bytes == 123450
     assert any("not all shards" in note for note in spec.notes)
+
+
+def test_one_shard_stands_for_all_of_them(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    first, second = (tmp_path / f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
+    first.write_bytes(whole_tensor([1000, 100]))
+    with pytest.raises(UsageError, match="lacks model-00002-of-00002"):
+        load_model(str(first))
+    second.write_bytes(whole_tensor([200, 100]))
+    assert load_model(str(first)).stored_weight_bytes == 240_000
+
+
+@pytest.mark.parametrize("shape", [[1], [4000, 4000]])
+def test_files_of_another_model_are_one_error(tmp_path: Path, shape: list[int]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    (tmp_path / "model.safetensors").write_bytes(whole_tensor(shape))
+    with pytest.raises(UsageError, match=r"its tensors hold \d+ bytes, its config.json makes"):
+        load_model(str(tmp_path))
 
 
 def test_an_index_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
