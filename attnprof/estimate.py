@@ -325,6 +325,8 @@ def _notes(
         notes.append(
             "every layer has a window or a state: at this context one more token adds no cache"
         )
+    if deployment.num_draft_tokens and not deployment.model.draft_layers:
+        notes.append("the draft model's weights are not counted: its cache is, as of one layer")
     limit = deployment.model.max_position_embeddings
     if limit and deployment.max_model_len > limit:
         notes.append(

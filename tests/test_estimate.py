@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnprof.capacity.request import EstimateRequest
+from attnprof.engines.weights import rank_weight_bytes
 from attnprof.errors import UsageError
 from attnprof.estimate import Estimate, estimate
+from attnprof.gpus import gpu_named
 from attnprof.models.build import build_model
 from attnprof.models.spec import ModelSpec
 
@@ -263,5 +266,179 @@ def test_an_encoder_keeps_no_cache_and_the_scheduler_bounds_it() -> None:
     assert found.plan.fits
     assert found.plan.kv_tokens == found.kv.bytes_per_token == found.kv.admitted_bytes == 0
     assert found.plan.max_concurrency == 1024
+    assert found.to_json()["memory_per_gpu"]["kv_bytes"] == 0
+    latency, cost = found.to_json()["latency"], found.to_json()["cost"]
+    for name in ("tpot_s", "output_tokens_per_s"):
+        assert set(latency[name].values()) == {None}, "an encoder writes no tokens"
+    assert cost["per_million_output_tokens"] is None
+    assert latency["ttft_s"]["mid"] > 0
+    assert cost["per_million_input_tokens"] > 0
+    assert not any("--kv-dtype" in tried.change for tried in found.alternatives)
+    with pytest.raises(UsageError, match="writes no tokens"):
+        _estimate(bert, output_len=10)
     assert found.deployment.dtype == "float16", "engines halve float32 unless told"
     assert _estimate(bert, engine="torch").deployment.dtype == "float32"
+
+
+def _leaves(document: Any, path: str = "") -> Iterator[str]:
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield from _leaves(value, f"{path}.{key}" if path else key)
+    elif isinstance(document, int | float):
+        yield path
+
+
+@pytest.mark.parametrize("section", ["model", "kv", "memory_per_gpu", "capacity", "latency"])
+def test_every_number_says_how_it_was_had(section: str) -> None:
+    document = _estimate(LLAMA_8B).to_json()
+    numbers = set(_leaves(document[section], section))
+    assert numbers
+    assert numbers <= document["provenance"].keys()
+
+
+def test_what_does_not_start_has_no_times() -> None:
+    document = _estimate(QWEN3_32B, "rtx-4090").to_json()
+    for interval in document["latency"].values():
+        assert set(interval.values()) == {None}
+    assert document["cost"]["per_million_input_tokens"] is None
+    assert document["cost"]["per_hour"] > 0
+
+
+def test_an_encoder_decoder_reads_its_source_once() -> None:
+    whisper = {
+        "model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"],
+        "d_model": 1280, "encoder_layers": 32, "decoder_layers": 32,
+        "encoder_attention_heads": 20, "decoder_attention_heads": 20, "encoder_ffn_dim": 5120,
+        "decoder_ffn_dim": 5120, "vocab_size": 51866, "max_source_positions": 1500,
+        "max_target_positions": 448, "num_mel_bins": 128, "torch_dtype": "float16",
+    }  # fmt: skip
+    spec, gpu = _model(whisper), gpu_named("l4")
+    found = _estimate(whisper, "l4", users=1)
+    encoder = sum(layer.num_params for layer in spec.encoder_layers)
+    prefill, decode = found.ttft_s.low, found.tpot_s.low
+    assert prefill is not None
+    assert decode is not None
+    # The encoder's 1,500 frames cost more than the decoder's prompt; a step reads the decoder.
+    peak = gpu.peak_flops_per_s("float16")
+    assert peak is not None
+    assert prefill > 2 * encoder * 1500 / peak
+    bandwidth = gpu.memory_bandwidth_bytes_per_s
+    assert decode < 2 * spec.num_params / bandwidth
+    assert decode > 2 * (spec.num_params - encoder) / bandwidth * 0.9
+
+
+def test_stages_of_a_pipeline_share_a_batch() -> None:
+    one = _estimate(LLAMA_8B, users=64)
+    two = _estimate(LLAMA_8B, users=64, pp=2, num_gpus=2)
+    split = _estimate(LLAMA_8B, users=64, tp=2, num_gpus=2, engine="llama-cpp")
+    assert one.tpot_s.low is not None
+    assert two.tpot_s.low is not None
+    assert split.tpot_s.low is not None
+    assert two.tpot_s.low < one.tpot_s.low
+    assert split.deployment.pp == 2, "llama.cpp gives whole layers to each GPU"
+    assert split.tpot_s.low == pytest.approx(one.tpot_s.low, rel=0.02), "which take turns"
+
+
+def test_layers_split_among_gpus_cut_no_head() -> None:
+    found = _estimate(LLAMA_8B, num_gpus=3, tp=3, engine="llama-cpp", max_model_len=4096)
+    assert found.deployment.pp == 3
+    assert found.kv.bytes_per_token_per_rank == 11 * 4096, "11 of 32 layers on the fullest"
+
+
+@pytest.mark.parametrize(
+    ("engine", "grows"),
+    [
+        pytest.param("vllm", 10, id="vLLM lets a full window grow no more"),
+        pytest.param("vllm@0.7", 62, id="V0 planned windows as full attention"),
+        pytest.param("llama-cpp", 10, id="llama.cpp keeps the window"),
+        pytest.param("tensorrt-llm", 62, id="TensorRT-LLM is planned without windows"),
+        pytest.param("sglang", 10 + 0.8 * 52, id="SGLang's window pool follows the full one"),
+    ],
+)
+def test_growth_of_windows_is_the_engines(engine: str, grows: float) -> None:
+    found = _estimate(GEMMA_27B, engine=engine, max_model_len=32768)
+    assert found.kv.bytes_per_token == pytest.approx(grows * 2 * 16 * 128 * 2)
+
+
+@pytest.mark.parametrize("model_type", ["phi3", "mistral", "qwen2", "starcoder2"])
+def test_llama_cpp_ignores_windows_that_it_has_no_use_for(model_type: str) -> None:
+    config = LLAMA_8B | {"model_type": model_type, "sliding_window": 2048}
+    config.pop("architectures")
+    found = _estimate(config, engine="llama-cpp", max_model_len=16384)
+    assert found.kv.admitted_bytes == 16384 * 131072
+
+
+def test_compressed_latents_stand_beside_a_window() -> None:
+    config = {
+        "model_type": "deepseek_v4", "hidden_size": 4096, "num_hidden_layers": 4,
+        "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512, "q_lora_rank": 1024,
+        "moe_intermediate_size": 2048, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "n_shared_experts": 1, "o_groups": 8, "o_lora_rank": 1024, "index_n_heads": 64,
+        "index_head_dim": 128, "sliding_window": 128, "vocab_size": 1000,
+        "compress_ratios": [0, 128, 4, 4], "max_position_embeddings": 2**20,
+        "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    found = _estimate(config, max_model_len=32768)
+    latent = 512 * 2
+    assert found.kv.bytes_per_token == latent * (1 / 128 + 2 / 4)
+    assert found.kv.ideal_bytes == latent * (32768 // 128 + 2 * 32768 // 4 + 4 * 128)
+
+
+def test_engines_without_a_rotary_table_load_the_model_alone() -> None:
+    spec = _model(LLAMA_8B)
+    torch_plan = _estimate(LLAMA_8B, engine="torch").plan
+    assert torch_plan.weight_bytes == 2 * spec.num_params
+    table = 131072 * 128 * 2
+    assert _estimate(LLAMA_8B).plan.weight_bytes == 2 * spec.num_params + table
+    embedding = 2 * 128256 * 4096
+    llama = _estimate(LLAMA_8B, engine="llama-cpp").plan
+    assert llama.weight_bytes == 2 * spec.num_params - embedding, "looked up on the host"
+
+
+@pytest.mark.parametrize("dtype_bytes", [2, 4])
+def test_stored_bytes_scale_what_a_rank_loads(dtype_bytes: int) -> None:
+    config = LLAMA_8B | {"torch_dtype": {2: "bfloat16", 4: "float32"}[dtype_bytes]}
+    plain = _model(config)
+    stored = replace(plain, stored_weight_bytes=dtype_bytes * plain.num_params + 10**9)
+    grown = 1 + 10**9 / (dtype_bytes * plain.num_params)
+    for tp in (1, 4):
+        one, other = (
+            estimate(EstimateRequest(spec, "h100", tp=tp)).plan.weight_bytes
+            for spec in (plain, stored)
+        )
+        table = 131072 * 128 * 2
+        assert other - table == pytest.approx(grown * (one - table), rel=1e-6)
+
+
+def test_multi_token_prediction_loads_its_layer() -> None:
+    config = DEEPSEEK_V3 | {"num_nextn_predict_layers": 1}
+    plain = _estimate(config, "h200", num_gpus=8, tp=8)
+    drafting = _estimate(config, "h200", num_gpus=8, tp=8, num_draft_tokens=1)
+    layer = drafting.deployment.model.draft_layers[0].num_params
+    more = drafting.plan.weight_bytes - plain.plan.weight_bytes
+    assert layer / 8 < more < layer / 8 * 1.3, "FP8, but norms and the latent whole on each rank"
+    outside = _estimate(LLAMA_8B, num_draft_tokens=3)
+    assert any("draft model's weights are not counted" in note for note in outside.notes)
+
+
+def test_data_parallel_attention_says_what_it_pools_and_what_it_costs() -> None:
+    request = EstimateRequest(_model(DEEPSEEK_V3), "h200", num_gpus=8, tp=8, max_model_len=32768)
+    tensor, pooled = estimate(request), estimate(replace(request, dp=8))
+    change = next(one for one in tensor.alternatives if one.change.startswith("data-parallel"))
+    assert change.change.endswith("--gpus 8 --tp 8 --dp 8")
+    assert change.max_concurrency == pooled.plan.max_concurrency
+    note = next(note for note in tensor.notes if "pools in place of 8 copies" in note)
+    assert f"{change.gain:.2f} times here" in note
+    assert any("8 pools of latents" in note and "16.3 GiB" in note for note in pooled.notes)
+    assert pooled.binding == "kv_memory", "the scheduler's limit is each group's"
+
+
+def test_sglangs_groups_split_dense_blocks_and_the_head() -> None:
+    vllm, sglang = (
+        _estimate(DEEPSEEK_V3, "h200", num_gpus=8, tp=8, dp=8, engine=engine).deployment
+        for engine in ("vllm", "sglang")
+    )
+    assert rank_weight_bytes(sglang) < rank_weight_bytes(vllm)
+    replicas = _estimate(DEEPSEEK_V3, "h200", num_gpus=64, tp=8, dp=8, engine="sglang").deployment
+    assert not replicas.dp_attention
+    assert replicas.expert_ranks == 8

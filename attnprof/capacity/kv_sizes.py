@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attnprof.engines.base import SPLITS_LAYERS, Deployment, MemoryPlan
 from attnprof.engines.llama_cpp import uses_windows
-from attnprof.engines.pool import cache_entries
+from attnprof.engines.pool import CacheEntry, cache_entries
 from attnprof.engines.vllm import state_element_bytes
 from attnprof.engines.weights import stage_layers
 from attnprof.models.spec import ModelSpec
@@ -36,19 +36,30 @@ class _Sums:
     state: float
 
 
-def plans_windows(deployment: Deployment) -> bool:
-    """Whether the engine lets a sliding layer hold less than the context."""
+def growing_share(deployment: Deployment, entry: CacheEntry) -> float:
+    """The share of a layer's bytes that one more token takes at the full context.
+
+    A window that is full grows no more, where the engine lets it hold less than the context;
+    SGLang's window pool holds a fixed ratio of the full pool's tokens.
+    """
     engine = deployment.engine
+    if entry.kind in ("cross", "state"):
+        return 0.0
+    if entry.window_len is None:
+        return 1.0
+    if engine.kind == "sglang":
+        return engine.number("swa_full_tokens_ratio")
     if engine.kind in SPLITS_LAYERS:
-        return uses_windows(deployment)
-    return engine.flag("hybrid_groups") if engine.kind == "vllm" else engine.kind == "sglang"
+        slides = uses_windows(deployment)
+    else:
+        slides = engine.kind == "vllm" and engine.flag("hybrid_groups")
+    return 0.0 if slides and deployment.max_model_len > entry.window_len else 1.0
 
 
 def _sums(deployment: Deployment, spec: ModelSpec, source_len: int) -> _Sums:
     context = deployment.max_model_len
     is_ggml = deployment.engine.kind in SPLITS_LAYERS
     growth = ideal = windowless = state = 0.0
-    slides = plans_windows(deployment)
     entries = cache_entries(
         spec,
         tp=deployment.tp,
@@ -61,8 +72,7 @@ def _sums(deployment: Deployment, spec: ModelSpec, source_len: int) -> _Sums:
         held = min(context, entry.window_len) if entry.window_len else context
         if entry.kind == "cross":
             held = source_len
-        elif not (entry.window_len and slides) or context <= entry.window_len:
-            growth += entry.bytes_per_token * count
+        growth += growing_share(deployment, entry) * entry.bytes_per_token * count
         ideal += (entry.bytes_per_token * held + entry.state_bytes) * count
         windowless += entry.bytes_per_token * (held if entry.kind == "cross" else context) * count
         state += entry.state_bytes * count

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from attnprof.capacity.kv_sizes import kv_sizes
 from attnprof.capacity.request import EstimateRequest
-from attnprof.engines.base import Deployment, MemoryPlan
+from attnprof.engines.base import SPLITS_LAYERS, Deployment, MemoryPlan
 from attnprof.engines.registry import plan_memory
 from attnprof.engines.weights import read_weight_bytes
 from attnprof.errors import UsageError
@@ -112,8 +112,14 @@ def prefill_time(deployment: Deployment, roofs: Roofs, prompt: int) -> StepTime:
 def decode_time(
     deployment: Deployment, plan: MemoryPlan, roofs: Roofs, prompt: int, written: int, batch: int
 ) -> StepTime:
-    """The least time in which each of ``batch`` sequences of one group gets its next token."""
+    """The least time in which each of ``batch`` sequences of one group gets its next token.
+
+    The stages of a pipeline work on as many parts of the batch at once; engines that only give
+    whole layers to each GPU do not.
+    """
     spec = deployment.model
+    if deployment.engine.kind not in SPLITS_LAYERS:
+        batch = math.ceil(batch / deployment.pp)
     source, read_len = stretches(deployment, prompt)
     context = read_len + written
     flops = model_flops(spec, 1, max(2, context), batch_size=batch, source_len=source, mla="latent")

@@ -90,6 +90,9 @@ def rank_parts(deployment: Deployment, spec: ModelSpec) -> Iterator[RankPart]:
     for layer, count in spec.layer_groups().items():
         where: Where = "shared" if layer.is_shared else "layer"
         yield from _layer_parts(layer, where, count * scale, deployment)
+    if deployment.num_draft_tokens:
+        for layer, count in Counter(spec.draft_layers).items():
+            yield from _layer_parts(layer, "layer", count * scale, deployment)
     for layer, count in Counter(spec.encoder_layers).items():
         yield from _layer_parts(layer, "encoder", count * scale, deployment)
     on_host = deployment.engine.kind in EMBEDS_ON_HOST and not spec.tied_embeddings
