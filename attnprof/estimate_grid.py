@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from attnprof.capacity.request import EstimateRequest, deployment_of
 from attnprof.engines import llama_cpp, sglang, share, vllm
-from attnprof.engines.base import Deployment
+from attnprof.engines.base import Deployment, cached_element_bytes
 from attnprof.engines.pool import BlockPool
-from attnprof.engines.registry import plan_memory
+from attnprof.engines.profile import engine_named
+from attnprof.engines.quantize import quantized
+from attnprof.engines.registry import keeps_cache, plan_memory, uncached_sequences
 from attnprof.errors import UsageError
 from attnprof.gpus import Gpu, gpu_named
 from attnprof.models.spec import ModelSpec
@@ -116,6 +118,13 @@ def estimate_grid(request: GridRequest) -> Grid:
         if context < 1:
             raise UsageError(f"max_model_len is {context}", "write a positive number of tokens")
     cards = [gpu_named(name) for name in request.gpus]
+    for name in request.engines:
+        engine_named(name)
+    for name in request.kv_dtypes:
+        cached_element_bytes(name, "bfloat16")
+    for method in request.quantizations:
+        if method is not None:
+            quantized(request.models[0], method)
     blocks: list[tuple[tuple[int, ...], list[int], dict[str, Numbers]]] = []
     skipped: list[tuple[dict[str, Any], str]] = []
     named = (request.models, request.engines, request.tps, request.kv_dtypes,
@@ -178,6 +187,8 @@ def _figures(
             weights = plan.weight_bytes
             slope = _share_of_total(placed)
             room = plan.kv_bytes + slope * (totals - totals[0])
+            if not keeps_cache(placed.model):
+                room = np.minimum(room, 0.0)
             kv[:, columns, third] = room[:, None]
             each, count = _capacity(placed, room, contexts[columns])
             concurrency[:, columns, third] = each
@@ -224,6 +235,10 @@ def _capacity(
 
     engine = deployment.engine
     held = np.maximum(room, 0.0)
+    if not keeps_cache(deployment.model):
+        at_once = uncached_sequences(deployment, plan_memory(deployment))
+        each = np.where(room < 0, 0.0, at_once)
+        return np.repeat(each[:, None], len(contexts), 1), np.zeros((len(room), len(contexts)))
     if engine.kind in ("vllm", "tensorrt-llm", "lmdeploy", "tgi", "torch"):
         if engine.kind == "vllm":
             pool = vllm.pool(deployment)
@@ -308,7 +323,7 @@ def _joined(
             f"no combination of the grid makes sense: {skipped[0][1]}", "change its axes"
         )
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
-    fits = (joined["max_concurrency"] >= 1) & (joined["kv_bytes"] > 0)
+    fits = (joined["max_concurrency"] >= 1) & (joined["kv_bytes"] >= 0)
     return Grid(
         request=request,
         axes={name: np.concatenate(parts) for name, parts in axes.items()},

@@ -60,11 +60,14 @@ def model_table(model: ModelSpec) -> Table:
         ("vocabulary", f"{model.vocab_size:,}", "tied" if model.tied_embeddings else ""),
         ("longest context", units.tokens(model.max_position_embeddings), ""),
         *_layer_rows(model),
-        ("KV a token, 16-bit", units.capacity(kv_bytes_per_token(model)), "windows ignored"),
     ]
+    if kv := kv_bytes_per_token(model):
+        rows.append(("KV a token, 16-bit", units.capacity(kv), "windows ignored"))
     state = state_bytes_per_sequence(model)
     if state:
         rows.append(("state of a sequence", units.capacity(state), "does not grow"))
+    if model.kind == "encoder":
+        rows.append(("KV cache", "none", "an encoder keeps nothing"))
     return Table(
         name="model",
         title=f"{model.name} ({model.architecture or model.model_type})",

@@ -9,6 +9,7 @@ from attnprof.engines.registry import PLANNERS, plan_memory
 from attnprof.errors import UsageError
 from attnprof.estimate_grid import GridRequest, estimate_grid
 from attnprof.gpus import all_gpus
+from attnprof.models import load_model
 from attnprof.models.spec import ModelSpec
 from attnprof.serving_cases.model import model_of_case
 
@@ -29,6 +30,35 @@ def _model(config: dict[str, Any], name: str) -> ModelSpec:
 
 
 MODELS = (_model(LLAMA_8B, "llama"), _model(GEMMA_2_9B, "gemma-2"))
+
+
+KINDS = (
+    "bert-base-uncased", "whisper-small", "deepseek-v2-lite", "granite-4.0-h-tiny", "mamba-2.8b",
+    "phi-3-mini",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", PLANNERS)
+def test_cells_of_every_kind_of_model_are_what_the_estimate_alone_says(engine: str) -> None:
+    models = {name: load_model(name) for name in KINDS}
+    request = GridRequest(
+        models=tuple(models.values()), gpus=("t4", "h100"), engines=(engine,),
+        max_model_lens=(256, 16384), tps=(1, 4),
+    )  # fmt: skip
+    grid = estimate_grid(request)
+    assert len(grid) == request.num_combinations
+    for row in grid.rows():
+        alone = plan_memory(
+            deployment_of(
+                EstimateRequest(
+                    models[row["model"]], row["gpu"], engine=engine, tp=row["tp"],
+                    max_model_len=row["max_model_len"],
+                )
+            )
+        )  # fmt: skip
+        assert row["fits"] is alone.fits, row
+        assert row["kv_bytes"] == pytest.approx(alone.kv_bytes, abs=4), row
+        assert row["max_concurrency"] == pytest.approx(alone.max_concurrency, rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize("engine", [*PLANNERS, "vllm@0.6.4", "vllm@0.29"])

@@ -2,7 +2,7 @@
 
 import math
 
-from attnprof.engines.base import GIB, Deployment, MemoryPlan
+from attnprof.engines.base import GIB, Deployment, MemoryPlan, cached_element_bytes
 from attnprof.engines.pool import BlockPool, block_pool, cache_entries
 from attnprof.engines.weights import rank_weight_bytes, stage_layers
 from attnprof.models.spec import ModelSpec
@@ -71,8 +71,6 @@ def pool(deployment: Deployment) -> BlockPool:
 def state_element_bytes(deployment: Deployment) -> float:
     """Bytes of one element of a recurrent state. [bytes]"""
     if deployment.mamba_ssm_cache_dtype is not None:
-        from attnprof.engines.base import cached_element_bytes
-
         return cached_element_bytes(deployment.mamba_ssm_cache_dtype, deployment.dtype)
     if deployment.model.model_type.startswith(FLOAT32_STATE_TYPES):
         return 4.0

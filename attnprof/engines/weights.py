@@ -1,5 +1,6 @@
 """The weights of one rank: a model's share under tensor, pipeline and expert parallelism."""
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -41,10 +42,21 @@ class RankPart:
 
 
 def stage_layers(spec: ModelSpec, pp: int) -> ModelSpec:
-    """The model with the layers of its largest pipeline stage alone."""
+    """The model with the layers of its heaviest pipeline stage alone.
+
+    Stages are as long as each other; what is left over goes to those before the last, from the
+    back, as the last one has the head.
+
+    Source:
+        vLLM's distributed/utils.py, get_pp_indices.
+    """
     if pp == 1:
         return spec
-    return replace(spec, layers=spec.layers[: math.ceil(len(spec.layers) / pp)])
+    each, left = divmod(len(spec.layers), pp)
+    sizes = [each + (0 < pp - 1 - index <= left) for index in range(pp)]
+    starts = itertools.accumulate(sizes, initial=0)
+    stages = [spec.layers[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+    return replace(spec, layers=max(stages, key=lambda stage: sum(la.num_params for la in stage)))
 
 
 def rotary_table_bytes(deployment: Deployment) -> int:
