@@ -1,6 +1,5 @@
 """A file of serving cases -> each logged figure beside its prediction, and how well they agree."""
 
-import json
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.errors import UsageError
+from attnprof.json_lines import read_json_lines
 from attnprof.serving_cases.case import case_of
 from attnprof.serving_cases.terms import Term, rule_terms, terms_of
 
 FORMAT = 1
-MAX_FILE_BYTES = 64 * 1024**2
 GROUPS = {
     "weights": ("weights_gib", "weights_mib"),
     "KV relation": (
@@ -202,25 +201,7 @@ def read_cases(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
     Raises:
         UsageError: As :func:`validate_serving_cases`.
     """
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise UsageError(f"{path} is larger than 64 MiB", "give a file of serving cases")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}", "give a JSON Lines file"
-        ) from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is no text", "give a JSON Lines file") from None
-    for number, raw in enumerate(text.splitlines(), start=1):
-        if not raw.strip():
-            continue
-        try:
-            line = json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"{path}, line {number} is not JSON: {error}", "mend it") from None
-        if not isinstance(line, dict):
-            raise UsageError(f"{path}, line {number} is no mapping", "one case a line")
+    for number, line in read_json_lines(path, "serving case"):
         for key in _REQUIRED:
             if key not in line:
                 raise UsageError(f"{path}, line {number}: {key} is missing", f"add {key!r}")

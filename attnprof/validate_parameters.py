@@ -1,16 +1,15 @@
 """A file of configurations with known parameter counts -> each count beside what we make of it."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnprof.errors import UsageError
+from attnprof.json_lines import read_json_lines
 from attnprof.models.build import build_model
 from attnprof.models.meta_count import count_params
 
 FORMAT = 1
-MAX_FILE_BYTES = 64 * 1024**2
 CLASS_OF_HEAD = {
     "causal": "ForCausalLM",
     "masked": "ForMaskedLM",
@@ -62,7 +61,7 @@ def validate_parameters(path: Path) -> list[ParameterRow]:
         UsageError: The file is unreadable, or a line of it is no such configuration.
     """
     rows = []
-    for number, line in _read_lines(path):
+    for number, line in read_json_lines(path, "configuration"):
         where = f"{path}, line {number}"
         config, reported = line.get("config"), line.get("num_params")
         if not isinstance(config, dict) or not isinstance(reported, int) or reported < 1:
@@ -89,29 +88,6 @@ def _row(name: str, values: dict[str, Any], reported: int, where: str) -> Parame
         return ParameterRow(name, count_params(values), reported, error.problem)
     note = "" if spec.exact and spec.library_params is None else "; ".join(spec.notes)
     return ParameterRow(name, spec.num_params, reported, note)
-
-
-def _read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise UsageError(f"{path} is too large", "give a file of configurations")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "give another file") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text", "give a JSON Lines file") from None
-    lines = []
-    for number, raw in enumerate(text.splitlines(), start=1):
-        if not raw.strip():
-            continue
-        try:
-            line = json.loads(raw)
-        except (ValueError, RecursionError):
-            raise UsageError(f"{path}, line {number} is not JSON", "correct the line") from None
-        if not isinstance(line, dict):
-            raise UsageError(f"{path}, line {number} is no object", "correct the line")
-        lines.append((number, line))
-    return lines
 
 
 def to_json(rows: list[ParameterRow]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from attnprof.errors import UsageError
+from attnprof.json_lines import read_json_lines
 from attnprof.validate_parameters import to_json, validate_parameters
 
 LLAMA = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 100,
@@ -72,3 +73,11 @@ def test_the_library_counts_what_is_not_known_here(tmp_path: Path) -> None:
     (row,) = validate_parameters(written(tmp_path / "f.jsonl", line))
     assert not row.is_outside
     assert "Transformers library" in row.note
+
+
+def test_a_separator_within_a_text_ends_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    line = json.dumps({"id": "a\u2028b\x85c", "b": 1}, ensure_ascii=False)
+    path.write_text("\ufeff" + line + "\r\n\r\n" + line + "\n", encoding="utf-8")
+    numbers = [number for number, _ in read_json_lines(path, "configuration")]
+    assert numbers == [1, 3]
