@@ -360,10 +360,10 @@ def audit(
 
     Reads logs of vLLM, SGLang, TensorRT-LLM, llama.cpp and Ollama.
     """
-    from attnprof.logs.lines import read_bytes
+    from attnprof.logs.lines import START_BYTES, read_bytes
     from attnprof.planning import answer_audit
 
-    content = sys.stdin.buffer.read() if log == "-" else read_bytes(Path(log))
+    content = sys.stdin.buffer.read(START_BYTES + 1) if log == "-" else read_bytes(Path(log))
     answer, words = answer_audit(
         content,
         "standard input" if log == "-" else log,
