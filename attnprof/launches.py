@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
 from attnprof.errors import CannotMeasureError
+from attnprof.worker import visit_request
 from attnprof.workers import Launcher, Worker, WorkerLostError
 from attnprof.workload import Workload
 
@@ -42,17 +43,15 @@ def launch_medians(
 
 def _medians(worker: Worker, workload: Workload, seed: int) -> tuple[float, float | None]:
     answer = worker.ask(
-        {
-            "command": "visit",
-            "workload": workload.to_json(),
-            "seed": seed,
-            "first": False,
-            "num_samples": NUM_SAMPLES,
-            "limit_s": LIMIT_S,
-            "warmup_s": WARMUP_S,
-            "growth_limit_s": LIMIT_S,
-            "weighs_energy": False,
-        },
+        visit_request(
+            workload,
+            seed=seed,
+            first=False,
+            num_samples=NUM_SAMPLES,
+            limit_s=LIMIT_S,
+            warmup_s=WARMUP_S,
+            growth_limit_s=LIMIT_S,
+        ),
         lambda phase: TIMEOUT_S,
     )
     if answer["status"] != "ok":

@@ -30,6 +30,7 @@ from attnprof.recording import (
 from attnprof.records import Run, RunDirectory, open_run_directory
 from attnprof.rounds import dominates, drift_notes, timed_share, visiting_order, worker_group
 from attnprof.stopping import stop_wishes
+from attnprof.worker import visit_request
 from attnprof.workers import (
     Launcher,
     ServerLostError,
@@ -204,6 +205,7 @@ class _Sweep:
         self.rulers: list[dict[str, float]] = []
         self.free_bytes: int | None = None
         self.out_of_memory: list[Workload] = []
+        self.expectations: dict[Workload, float] = {}
         self.stop_at = float("inf")
         self.mark = 0.0
 
@@ -299,7 +301,11 @@ class _Sweep:
             yield batch
 
     def _expected_s(self, workload: Workload) -> float:
-        return expected_s(workload, self.plan, self._call_s(workload))
+        """A guess that no visit changes, and that the time left asks for at every one."""
+        if workload not in self.expectations:
+            call_s = self._call_s(workload)
+            self.expectations[workload] = expected_s(workload, self.plan, call_s)
+        return self.expectations[workload]
 
     def _call_s(self, workload: Workload) -> float:
         conditions = self.conditions
@@ -363,17 +369,16 @@ class _Sweep:
         worker = self._worker(worker_group(workload), round_)
         following = progress.next_visit()
         seed = crc32(f"{self.request.seed}/{workload.workload_id}/{round_}".encode())
-        request = {
-            "command": "visit",
-            "workload": workload.to_json(),
-            "seed": seed,
-            "first": not progress.visits,
-            "num_samples": following.num_samples,
-            "limit_s": following.limit_s,
-            "warmup_s": self.plan.warmup_s,
-            "growth_limit_s": self.request.timeout_s,
-            "weighs_energy": self.request.energy,
-        }
+        request = visit_request(
+            workload,
+            seed=seed,
+            first=not progress.visits,
+            num_samples=following.num_samples,
+            limit_s=following.limit_s,
+            warmup_s=self.plan.warmup_s,
+            growth_limit_s=self.request.timeout_s,
+            weighs_energy=self.request.energy,
+        )
         try:
             return worker, worker.ask(
                 request,

@@ -155,6 +155,36 @@ class _Phases:
             self.seconds[name] = self.seconds.get(name, 0.0) + elapsed
 
 
+def visit_request(
+    workload: Workload,
+    *,
+    seed: int,
+    first: bool,
+    num_samples: int,
+    limit_s: float,
+    warmup_s: float,
+    growth_limit_s: float,
+    weighs_energy: bool = False,
+) -> dict[str, Any]:
+    """What a parent sends for a visit.
+
+    Args:
+        first: Check the result and weigh the call too.
+        limit_s: Of the timed calls, ``growth_limit_s`` of each growth.
+    """
+    return {
+        "command": "visit",
+        "workload": workload.to_json(),
+        "seed": seed,
+        "first": first,
+        "num_samples": num_samples,
+        "limit_s": limit_s,
+        "warmup_s": warmup_s,
+        "growth_limit_s": growth_limit_s,
+        "weighs_energy": weighs_energy,
+    }
+
+
 def _visit(device: Device, request: dict[str, Any], say: Say) -> dict[str, Any]:
     """Build, check and weigh (the first time), warm up, take samples, close."""
     phases = _Phases(say)
