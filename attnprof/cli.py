@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from attnprof.sweep import Watcher
 
 EXIT_NO = 1
-EXIT_USAGE = 2
 EXIT_CANNOT = 3
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
@@ -167,7 +166,7 @@ def sweep(
         command=("attnprof", *sys.argv[1:]),
     )
     from attnprof.render import show
-    from attnprof.report import run_tables
+    from attnprof.report import report_run
 
     plan = session.plan(asked)
     if dry_run:
@@ -178,7 +177,7 @@ def sweep(
     with _watcher(quiet) as watch:
         outcome = session.run(plan, watch)
     if outcome.records or outcome.unfinished:
-        show(run_tables(outcome.run_dir, tidy=output_format is OutputFormat.csv), output_format)
+        show(report_run(outcome.run_dir, tidy=output_format is OutputFormat.csv), output_format)
     say(session.closing_words(outcome))
     if outcome.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
@@ -215,10 +214,9 @@ def report(
 ) -> None:
     """Show the tables of a run again, and write its results.csv, fit.json and report.md anew."""
     from attnprof.render import show
-    from attnprof.report import run_tables, write_reports
+    from attnprof.report import report_run
 
-    write_reports(run_dir)
-    show(run_tables(run_dir, tidy=output_format is OutputFormat.csv), output_format)
+    show(report_run(run_dir, tidy=output_format is OutputFormat.csv), output_format)
 
 
 @app.command()

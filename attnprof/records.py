@@ -233,17 +233,7 @@ def read_run(path: Path) -> Run:
     Raises:
         UsageError: No run there, one of another format, or a broken file.
     """
-    header = _read_header(path)
-    if header is None:
-        raise UsageError(f"{path} holds no run", "name the folder that a sweep has written")
-    if header.get("format") != FORMAT:
-        raise UsageError(
-            f"{path / RUN_FILE} has format {header.get('format')!r}, this version reads {FORMAT}",
-            "read it with the version that wrote it",
-        )
-    found = misfit(header, _KeptHeader)
-    if found is not None:
-        raise UsageError(f"{path / RUN_FILE}: {found}", "measure into another folder")
+    header = read_header(path)
     kept, torn = {}, []
     for name in (RECORDS_FILE, VISITS_FILE, RULERS_FILE):
         lines, torn_at = read_lines(path / name)
@@ -255,6 +245,26 @@ def read_run(path: Path) -> Run:
         if torn_at is not None:
             torn.append(name)
     return Run(path, header, kept[RECORDS_FILE], kept[VISITS_FILE], kept[RULERS_FILE], tuple(torn))
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """What ``run.json`` holds, its lines left unread.
+
+    Raises:
+        UsageError: No run there, one of another format, or a broken file.
+    """
+    header = _read_header(path)
+    if header is None:
+        raise UsageError(f"{path} holds no run", "name the folder that a sweep has written")
+    if header.get("format") != FORMAT:
+        raise UsageError(
+            f"{path / RUN_FILE} has format {header.get('format')!r}, this version reads {FORMAT}",
+            "read it with the version that wrote it",
+        )
+    found = misfit(header, _KeptHeader)
+    if found is not None:
+        raise UsageError(f"{path / RUN_FILE}: {found}", "measure into another folder")
+    return header
 
 
 def _read_header(path: Path) -> dict[str, Any] | None:

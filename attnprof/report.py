@@ -79,15 +79,26 @@ def write_reports(run_dir: Path) -> list[Path]:
         UsageError: No run there, or it cannot be written to.
     """
     run = _read_in_grid_order(run_dir)
+    return _write_all(run, fit_run(run.header, run.records))
+
+
+def report_run(run_dir: Path, *, tidy: bool = False) -> list[Table]:
+    """Both at once, read and fitted once: :func:`write_reports`, then :func:`run_tables`."""
+    run = _read_in_grid_order(run_dir)
     fits = fit_run(run.header, run.records)
+    _write_all(run, fits)
+    return [results_table(run.records)] if tidy else tables(run.header, run.records, fits)
+
+
+def _write_all(run: Run, fits: Mapping[str, Any]) -> list[Path]:
     texts = {
         RESULTS_FILE: results_csv(run.records),
         FIT_FILE: json.dumps(without_nan(fits), indent=1) + "\n",
         REPORT_FILE: report_md(run, fits),
     }
     for name, text in texts.items():
-        _write_whole(run_dir / name, text)
-    return [run_dir / name for name in texts]
+        _write_whole(run.path / name, text)
+    return [run.path / name for name in texts]
 
 
 def run_tables(run_dir: Path, *, tidy: bool = False) -> list[Table]:

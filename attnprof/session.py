@@ -168,9 +168,9 @@ def _names_grid(asked: Asked) -> bool:
 
 
 def _resumed_grid(run_dir: Path) -> Grid:
-    from attnprof.records import read_run
+    from attnprof.records import read_header
 
-    kept = read_run(run_dir).header.get("grid") or {}
+    kept = read_header(run_dir).get("grid") or {}
     workloads = tuple(checked(Workload.from_json(one)) for one in kept.get("workloads", ()))
     if not workloads:
         raise UsageError(f"{run_dir} does not say what it was to measure", "name the sweep again")
@@ -181,7 +181,7 @@ def _resumed_dir(asked: Asked) -> Path:
     """``--output``, or the newest run that is not finished."""
     if asked.output is not None:
         return asked.output
-    from attnprof.records import RUN_FILE, read_run
+    from attnprof.records import RUN_FILE, read_header
 
     runs = sorted(
         (path.parent for path in RUNS_DIR.glob(f"*/{RUN_FILE}")),
@@ -189,7 +189,7 @@ def _resumed_dir(asked: Asked) -> Path:
         reverse=True,
     )
     for run in runs:
-        if read_run(run).header.get("finished") is None:
+        if read_header(run).get("finished") is None:
             return run
     raise UsageError(f"no unfinished run in {RUNS_DIR}", "name the run with --output")
 
@@ -226,8 +226,7 @@ def _summary(grid: Grid, forecasts: Sequence[Forecast], kind: str, run_dir: Path
 
 
 def run(plan: SweepPlan, watch: Any) -> Any:
-    """Run the sweep that was planned, and write its reports. Gives a ``sweep.Outcome``."""
-    from attnprof.report import write_reports
+    """Run the sweep that was planned. Gives a ``sweep.Outcome``."""
     from attnprof.sweep import SweepRequest, run_sweep
 
     asked = plan.asked
@@ -259,14 +258,13 @@ def run(plan: SweepPlan, watch: Any) -> Any:
     )
     if outcome.records or outcome.unfinished:
         _remember_roofs(plan.run_dir, asked.threads or default_threads())
-        write_reports(plan.run_dir)
     return outcome
 
 
 def _remember_roofs(run_dir: Path, threads: int) -> None:
-    from attnprof.records import read_run
+    from attnprof.records import read_header
 
-    conditions = read_run(run_dir).header["conditions"]
+    conditions = read_header(run_dir)["conditions"]
     remember_ceilings(conditions["device_kind"], threads, conditions["ceilings"])
 
 
