@@ -27,10 +27,6 @@ def _error(value: float) -> str:
     return f"{100 * value:+.2f} %".replace("-0.00", "+0.00")
 
 
-def _price(value: float) -> str:
-    return f"{value:.3g}"
-
-
 def estimate_tables(found: "Estimate") -> list[Table]:
     """Memory, capacity, latency and what else was tried, of one estimate."""
     title = (

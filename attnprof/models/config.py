@@ -66,7 +66,6 @@ class Config:
         self.model_type = model_type
         defaults = library_defaults()
         known = defaults.get(model_type) or defaults.get(like or "", {})
-        self.is_in_library = bool(known)
         self.defaults: dict[str, Any] = known.get("defaults", {})
         self.aliases: dict[str, str] = known.get("aliases", {})
         self.nested_types: dict[str, str] = known.get("nested", {})
