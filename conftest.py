@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent
 if importlib.util.find_spec("torch") is None:
     collect_ignore = [
         str(path.relative_to(ROOT))
-        for folder in ("backends", "devices")
-        for path in (ROOT / "attnprof" / folder).glob("*.py")
+        for folder in ("backends", "devices", "workloads")
+        for path in (ROOT / "attnprof" / folder).rglob("*.py")
         if re.search(r"^(import|from) torch\b", path.read_text(), re.MULTILINE)
     ]

@@ -1,18 +1,36 @@
 """Axes, typed or from a sweep's YAML, into workloads."""
 
+import functools
 import itertools
 import math
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from zlib import crc32
 
-from attnprof.dtypes import dtype_named
+from attnprof.combinations import problem
+from attnprof.dtypes import arithmetic_dtype, dtype_named
 from attnprof.errors import UsageError, nearest
+from attnprof.positions import POSITIONS
 from attnprof.units import parse_tokens
-from attnprof.variants import VARIANTS
-from attnprof.workload import CACHE_REGIMES, KV_CACHES, PHASES, Workload, checked
+from attnprof.variants import PARAMETERS, VARIANTS, parameters_of
+from attnprof.workload import (
+    ATTENTIONS,
+    CACHE_REGIMES,
+    FFNS,
+    GROWING,
+    IMPLEMENTATIONS,
+    KV_CACHES,
+    MIXERS,
+    MLA_FORMS,
+    PHASES,
+    SCOPES,
+    Workload,
+    checked,
+)
 
 MAX_WORKLOADS = 10_000
 MAX_LENGTH = 2**31
@@ -63,32 +81,87 @@ def _backend(text: str) -> str:
 
 
 def _dtype(text: str) -> str:
+    return arithmetic_dtype(text).name
+
+
+def _stored(text: str) -> str:
     return dtype_named(text).name
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false", "yes", "no", "on", "off"):
+        raise UsageError(f"{text!r} is neither yes nor no", "write yes or no")
+    return text.lower() in ("true", "yes", "on")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a number", "write a number such as 50") from None
+
+
+def _words(known: Iterable[str]) -> str:
+    return ", ".join(known)
+
+
+def _named(name: str, known: Iterable[str], default: Any = None, **more: Any) -> Axis:
+    names = tuple(known)
+    return Axis(name, _words(names), _one_of(name, names), default, **more)
+
+
+def _length(name: str, help: str, default: Any = None, alias: str | None = None) -> Axis:
+    return Axis(name, help, _count, default, alias, is_length=True)
 
 
 AXES = {
     axis.name: axis
     for axis in (
-        Axis("phase", "prefill, decode, kv-growth", _one_of("phase", PHASES), "prefill"),
+        _named("phase", PHASES, "prefill"),
         Axis("backend", "kernels, or 'all'", _backend, "flash"),
         Axis(
             "dtype",
             "float32, bfloat16, float16, ...; an accelerator's default is bfloat16, else float32",
             _dtype,
         ),
-        Axis("variant", "full, causal, sliding", _one_of("variant", VARIANTS), "causal"),
-        Axis("window_len", "tokens that 'sliding' sees", _count, None, "window", is_length=True),
-        Axis("batch_size", "sequences in a call", _count, 1, "batch", is_length=True),
-        Axis("seq_len", "sequence length", _count, None, "n", is_length=True),
-        Axis("q_len", "query length", _count, None, is_length=True),
-        Axis("kv_len", "cached tokens of a decode", _count, None, is_length=True),
-        Axis("num_q_heads", "query heads", _count, 8, "heads", is_length=True),
+        _named("scope", SCOPES, "op"),
+        _named("attention", ATTENTIONS, "self"),
+        _named("variant", VARIANTS, "causal"),
+        _length("window_len", "tokens that 'sliding' sees, or of a chunk", None, "window"),
+        _length("sink_len", "first tokens that 'sink' always sees", 4),
+        _length("prefix_len", "first tokens that 'prefix-lm' shows to all"),
+        _length("document_len", "mean length of the documents of 'packed'"),
+        _length("min_len", "shortest sequence of a padded batch; kv_len is the longest"),
+        _named("position", POSITIONS, "none"),
+        _length("batch_size", "sequences in a call", 1, "batch"),
+        _length("seq_len", "sequence length", None, "n"),
+        _length("q_len", "query length"),
+        _length("kv_len", "cached tokens of a decode"),
+        _length("source_len", "tokens of the source, of a cross-attention or an encoder"),
+        _length("prefill_len", "tokens of the prompt in a mixed step"),
+        _length("num_q_heads", "query heads", 8, "heads"),
         Axis("num_kv_heads", "KV heads, or mha, mqa", _kv_heads, "mha", "kv_heads", is_length=True),
-        Axis("head_dim", "width of a head", _count, 64, is_length=True),
-        Axis("num_layers", "layers, each with its tensors", _count, 1, "layers", is_length=True),
-        Axis("kv_cache", "contiguous, static, paged", _one_of("kv_cache", KV_CACHES), "static"),
-        Axis("kv_dtype", "element type of the cache, if another", _dtype, None),
-        Axis("start_len", "cached tokens where kv-growth starts", _count, 1, is_length=True),
+        _length("head_dim", "width of a head", 64),
+        _length("v_head_dim", "width of a value, if another"),
+        _named("mla", MLA_FORMS),
+        _length("kv_lora_rank", "width of MLA's latent", 512),
+        _length("rope_head_dim", "rotated part of MLA's head_dim", 64),
+        Axis("softcap", "cap of the scores", _number),
+        Axis("sink_logits", "a learned logit in each softmax: yes, no", _flag, False),
+        _length("num_layers", "layers, each with its tensors", 1, "layers"),
+        _named("kv_cache", KV_CACHES, "static"),
+        Axis("kv_dtype", "element type of the cache, if another: int8, int4, fp8, ...", _stored),
+        _length("block_tokens", "tokens in a block of a paged cache"),
+        _length("start_len", "cached tokens where kv-growth starts, the prompt of generate", 1),
+        Axis("checkpointing", "make activations again on the way back: yes, no", _flag, False),
+        _named("mixer", MIXERS, "attention"),
+        _named("ffn", FFNS),
+        _length("ffn_dim", "width of the FFN, or of an expert"),
+        _length("num_experts", "experts of a moe"),
+        _length("num_active_experts", "experts that a token goes through"),
+        Axis("model", "a model's profile or config.json", str),
+        _named("implementation", IMPLEMENTATIONS, "plain"),
+        Axis("weight_dtype", "element type of the weights, if another", _stored),
         Axis(
             "cache_regime",
             "warm or cold; an accelerator's default is cold, a CPU's warm",
@@ -289,25 +362,27 @@ def _overridden(
 
 def _workload(chosen: dict[str, Any], usual: Mapping[str, Any]) -> Workload | Skipped:
     """The workload of one combination; axes of other phases and variants do not multiply it."""
+    model = chosen.get("model")
+    of_model = sizes_of_model(model) if model is not None else {}
 
     def value(name: str) -> Any:
-        return chosen.get(name, usual.get(name, AXES[name].default))
+        if name in chosen:
+            return chosen[name]
+        return of_model.get(name, usual.get(name, AXES[name].default))
 
-    phase, variant = value("phase"), value("variant")
-    num_q_heads, num_kv_heads = value("num_q_heads"), value("num_kv_heads")
-    seq_len = value("seq_len")
-    if phase == "prefill":
-        q_len = seq_len or value("q_len") or value("kv_len")
-        kv_len = seq_len or value("kv_len") or q_len
-    else:
-        q_len = value("q_len") or 1
-        kv_len = value("kv_len") or seq_len
     what = ", ".join(f"{name}={chosen[name]}" for name in chosen)
-    if kv_len is None:
-        return Skipped(what, f"{phase} has no length: give seq_len or kv_len")
+    phase, attention = value("phase"), value("attention")
+    q_len, kv_len = _lengths(value, phase, attention)
+    if q_len is None or kv_len is None:
+        name = "source_len" if attention == "cross" else "seq_len or kv_len"
+        return Skipped(what, f"{phase} of a {attention}-attention has no length: give {name}")
+    num_q_heads, num_kv_heads = value("num_q_heads"), value("num_kv_heads")
+    variant = "full" if attention == "cross" else value("variant")
+    mla = value("mla")
+    scope = value("scope") if model is None or "scope" in chosen else "model"
     workload = checked(
         Workload(
-            backend=value("backend"),
+            backend=value("backend") if value("mixer") == "attention" else "eager",
             phase=phase,
             dtype=value("dtype"),
             batch_size=value("batch_size"),
@@ -318,15 +393,106 @@ def _workload(chosen: dict[str, Any], usual: Mapping[str, Any]) -> Workload | Sk
             head_dim=value("head_dim"),
             num_layers=value("num_layers"),
             variant=variant,
-            window_len=(value("window_len") or min(4096, kv_len)) if variant == "sliding" else None,
-            kv_cache="none" if phase == "prefill" else value("kv_cache"),
-            kv_dtype=None if value("kv_dtype") == value("dtype") else value("kv_dtype"),
-            start_len=value("start_len") if phase == "kv-growth" else None,
-            cache_regime="warm" if phase == "kv-growth" else value("cache_regime"),
+            **_variant_sizes(value, variant, kv_len),
+            min_len=value("min_len"),
+            scope=scope,
+            attention=attention,
+            position="none" if attention == "cross" else value("position"),
+            kv_cache=_cache_of(value, chosen, phase, attention, mla),
+            kv_dtype=None if phase in ("prefill", "train") else value("kv_dtype"),
+            block_tokens=value("block_tokens"),
+            start_len=value("start_len") if phase in GROWING else None,
+            cache_regime="warm" if phase in GROWING else value("cache_regime"),
+            v_head_dim=value("v_head_dim"),
+            mla=mla,
+            kv_lora_rank=value("kv_lora_rank") if mla else None,
+            rope_head_dim=value("rope_head_dim") if mla else None,
+            softcap=value("softcap"),
+            sink_logits=value("sink_logits"),
+            prefill_len=value("prefill_len") if phase == "mixed" else None,
+            checkpointing=value("checkpointing") and phase == "train",
+            mixer=value("mixer"),
+            ffn=value("ffn"),
+            ffn_dim=value("ffn_dim"),
+            num_experts=value("num_experts") if value("ffn") == "moe" else None,
+            num_active_experts=value("num_active_experts") if value("ffn") == "moe" else None,
+            model=model,
+            model_digest=of_model.get("model_digest"),
+            source_len=value("source_len") if scope == "model" else None,
+            implementation=value("implementation"),
+            weight_dtype=value("weight_dtype"),
         )
     )
-    problem = workload.problem()
-    return workload if problem is None else Skipped(what, problem)
+    reason = problem(workload)
+    return workload if reason is None else Skipped(what, reason)
+
+
+@functools.cache
+def sizes_of_model(model: str) -> dict[str, Any]:
+    """What a model says of axes that are not typed: its layers and the heads of the first.
+
+    Raises:
+        UsageError: No such model, or one that has no attention.
+    """
+    from attnprof.models import load_model
+
+    spec = load_model(model)
+    layers = spec.layers or spec.encoder_layers
+    attention = next((layer.attention for layer in layers if layer.attention is not None), None)
+    if attention is None:
+        raise UsageError(f"model {model!r} has no attention", "give a model that has")
+    path = Path(model)
+    config = path / "config.json" if path.is_dir() else path
+    digest = f"{crc32(config.read_bytes()):08x}" if config.is_file() else None
+    return {
+        "model_digest": digest,
+        "num_layers": len(layers),
+        "num_q_heads": attention.num_q_heads,
+        "num_kv_heads": attention.num_kv_heads,
+        "head_dim": attention.head_dim,
+        "v_head_dim": attention.v_head_dim,
+        "variant": "causal" if attention.causal else "full",
+    }
+
+
+def _lengths(value: Callable[[str], Any], phase: str, attention: str) -> tuple[Any, Any]:
+    """Queries and keys of a call; None where nothing tells them."""
+    seq_len, q_len, kv_len = value("seq_len"), value("q_len"), value("kv_len")
+    if attention == "cross":
+        source_len = value("source_len") or kv_len
+        one = 1 if phase == "decode" else None
+        return q_len or one or seq_len or source_len, source_len
+    if phase in ("prefill", "train"):
+        return seq_len or q_len or kv_len, seq_len or kv_len or q_len
+    if phase in ("chunked-prefill", "verify"):
+        return q_len or (512 if phase == "chunked-prefill" else 4), kv_len or seq_len
+    return q_len or 1, kv_len or seq_len
+
+
+def _variant_sizes(value: Callable[[str], Any], variant: str, kv_len: int) -> dict[str, Any]:
+    """The sizes that ``variant`` has; where none is typed, one that suits the length."""
+    usual = {
+        "window_len": min(4096, kv_len),
+        "prefix_len": max(1, kv_len // 4),
+        "document_len": max(2, kv_len // 4),
+    }
+    wanted = parameters_of(variant) if variant in VARIANTS else PARAMETERS
+    return {name: value(name) or usual.get(name) for name in wanted}
+
+
+def _cache_of(
+    value: Callable[[str], Any], chosen: dict[str, Any], phase: str, attention: str, mla: str | None
+) -> str:
+    """The cache: of the phases that have none, none; else as typed, or what suits the attention."""
+    if value("mixer") != "attention":
+        return "none"
+    if attention == "cross":
+        return "cross"
+    if phase in ("prefill", "train"):
+        return "none"
+    if mla == "absorbed" and "kv_cache" not in chosen:
+        return "latent"
+    return str(value("kv_cache"))
 
 
 def sweep_groups(data: Any, where: str) -> tuple[str, dict[str, dict[str, Any]]]:

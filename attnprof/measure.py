@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from attnprof.devices.base import Check, Energy, GrowthPoint, Memory, Samples, WarmUp
+from attnprof.measured import Check, Energy, GrowthPoint, Memory, Samples, WarmUp
 from attnprof.medians import FEWEST_FOR_INTERVAL, NO_INTERVAL, Interval, median_interval
 from attnprof.workload import Workload
 

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from attnprof import __version__
-from attnprof.devices.base import GrowthPoint
 from attnprof.errors import UsageError
 from attnprof.kinds import misfit
 from attnprof.measure import Figure, Plan, Pooled, Progress, Visit, plan_for, pool
+from attnprof.measured import GrowthPoint
 from attnprof.medians import NO_INTERVAL, percentile, tukey_outliers
 from attnprof.records import FORMAT, RUN_FILE, VISITS_FILE, Run
 from attnprof.workload import Workload, checked

@@ -25,12 +25,13 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO, NoReturn
 
 from attnprof.devices import open_device
-from attnprof.devices.base import Cell, Check, Device
+from attnprof.devices.base import Cell, Device
 from attnprof.errors import (
     AttnprofError,
     OutOfMemoryError,
     UnsupportedError,
 )
+from attnprof.measured import Check
 from attnprof.workload import Workload
 
 MAX_MESSAGE_BYTES = 2**28

@@ -1,16 +1,30 @@
 """What is run: one attention call, with all that makes its number differ from another's."""
 
+import math
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import PurePath
 from typing import Any
 
-from attnprof.dtypes import dtype_named
+from attnprof.dtypes import arithmetic_dtype, dtype_named
 from attnprof.errors import UsageError, nearest
 from attnprof.kinds import misfit
-from attnprof.variants import Variant, variant_named
+from attnprof.positions import POSITIONS
+from attnprof.variants import PARAMETERS, Variant, variant_named
 
-PHASES = ("prefill", "decode", "kv-growth")
-KV_CACHES = ("none", "contiguous", "static", "paged")
+PHASES = (
+    "prefill", "chunked-prefill", "decode", "verify", "mixed", "train", "kv-growth", "generate",
+)  # fmt: skip
+GROWING = ("kv-growth", "generate")
+"""Phases that run step by step from ``start_len`` to ``kv_len``."""
+KV_CACHES = ("none", "contiguous", "static", "paged", "rolling", "latent", "cross")
 CACHE_REGIMES = ("warm", "cold")
+SCOPES = ("op", "layer", "block", "model")
+ATTENTIONS = ("self", "cross")
+MLA_FORMS = ("expanded", "absorbed")
+MIXERS = ("attention", "rnn", "lstm", "gru", "linear")
+FFNS = ("plain", "gated", "moe")
+IMPLEMENTATIONS = ("plain", "transformers")
 PAGED_BLOCK_TOKENS = 16
 
 
@@ -29,11 +43,19 @@ class AttentionShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One attention call over ``num_layers`` layers that own their own tensors.
+    """One call of attention, or of what is around it, over ``num_layers`` layers that own their
+    own tensors.
 
-    ``prefill`` has ``q_len == kv_len``; ``decode`` has ``q_len == 1`` against a cache that holds
-    ``kv_len`` tokens, the new one included; ``kv-growth`` decodes token by token from
-    ``start_len`` cached tokens until the cache holds ``kv_len``.
+    ``prefill`` has ``q_len == kv_len``; ``chunked-prefill`` is one chunk, ``q_len`` new tokens
+    after ``kv_len - q_len`` cached ones; ``decode`` has ``q_len == 1`` against a cache that holds
+    ``kv_len`` tokens, the new one included, and ``verify`` a few (speculative decoding);
+    ``mixed`` is a decode of ``batch_size`` sequences with a prompt of ``prefill_len`` tokens in
+    the same step; ``train`` is a prefill forward and backward; ``kv-growth`` decodes token by
+    token from ``start_len`` cached tokens until there are ``kv_len``; ``generate`` does so after a
+    prefill of the first ``start_len``, and without a cache computes everything anew each step.
+
+    A cross-attention has ``kv_len`` keys of the source, cached once. A size that has no meaning
+    for a workload is None.
     """
 
     backend: str
@@ -44,7 +66,7 @@ class Workload:
     kv_len: int
     num_q_heads: int = 8
     num_kv_heads: int = 8
-    head_dim: int = 64
+    head_dim: int = 64  # of a query and a key, the rotated part of MLA's included
     num_layers: int = 1
     variant: str = "causal"
     window_len: int | None = None
@@ -55,6 +77,33 @@ class Workload:
     scope: str = "op"
     attention: str = "self"
     position: str = "none"
+    # Who sees whom.
+    prefix_len: int | None = None
+    document_len: int | None = None
+    sink_len: int | None = None
+    min_len: int | None = None  # shortest sequence of a padded batch
+    # Heads.
+    v_head_dim: int | None = None  # of a value, where it is not head_dim
+    mla: str | None = None  # how a latent is attended to: expanded, absorbed
+    kv_lora_rank: int | None = None
+    rope_head_dim: int | None = None
+    softcap: float | None = None  # scores become softcap · tanh(score / softcap)
+    sink_logits: bool = False  # a learned logit a head in each softmax's sum (gpt-oss)
+    # The cache and the step.
+    block_tokens: int | None = None  # of a paged cache, where it is not 16
+    prefill_len: int | None = None
+    checkpointing: bool = False  # activations are made again on the way back
+    # What is around attention, or in its place.
+    mixer: str = "attention"
+    ffn: str | None = None
+    ffn_dim: int | None = None
+    num_experts: int | None = None
+    num_active_experts: int | None = None
+    model: str | None = None  # a profile's name or a path
+    model_digest: str | None = None  # of the configuration at that path
+    source_len: int | None = None  # tokens of the encoder of an encoder–decoder
+    implementation: str = "plain"
+    weight_dtype: str | None = None  # None: that of the arithmetic
 
     @property
     def shape(self) -> AttentionShape:
@@ -69,7 +118,34 @@ class Workload:
 
     @property
     def mask(self) -> Variant:
-        return variant_named(self.variant, self.window_len)
+        return variant_named(self.variant, {name: getattr(self, name) for name in PARAMETERS})
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a value, and of a head's output."""
+        return self.v_head_dim or self.head_dim
+
+    @property
+    def block_len(self) -> int:
+        """Tokens in a block of a paged cache."""
+        return self.block_tokens or PAGED_BLOCK_TOKENS
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of a token between layers, where no model says another."""
+        return self.num_q_heads * self.value_dim
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Keys of each sequence that are no padding: evenly from ``min_len`` to ``kv_len``.
+
+        >>> Workload(backend="eager", q_len=8, kv_len=8, batch_size=3, min_len=2).lengths
+        (2, 5, 8)
+        """
+        if self.min_len is None or self.batch_size == 1:
+            return (self.kv_len,) * self.batch_size
+        step = (self.kv_len - self.min_len) / (self.batch_size - 1)
+        return tuple(self.min_len + int(step * i) for i in range(self.batch_size))
 
     @property
     def cached_dtype(self) -> str:
@@ -93,7 +169,7 @@ class Workload:
             heads += f"kv{self.num_kv_heads}"
         parts = [
             self.phase,
-            self.variant + (f"{self.window_len}" if self.window_len is not None else ""),
+            f"{self.variant}{self.window_len or ''}",
             self.backend,
             self.dtype,
             f"b{self.batch_size}",
@@ -110,34 +186,12 @@ class Workload:
             parts.append(f"from{self.start_len}")
         if self.cache_regime != "warm":
             parts.append(self.cache_regime)
-        for name, usual in (("scope", "op"), ("attention", "self"), ("position", "none")):
-            if (value := getattr(self, name)) != usual:
-                parts.append(value)
+        for name, prefix in _IN_ID.items():
+            value = getattr(self, name)
+            if value == _DEFAULTS[name]:
+                continue
+            parts.append(prefix if value is True else f"{prefix}{_plain(value)}")
         return "-".join(parts)
-
-    def problem(self) -> str | None:
-        """Why this combination makes no sense, or None when it does."""
-        if self.phase == "prefill" and self.q_len != self.kv_len:
-            return f"prefill has q_len == kv_len, not {self.q_len} and {self.kv_len}"
-        if self.phase != "prefill" and self.q_len != 1:
-            return f"{self.phase} has one query token, not {self.q_len}"
-        if self.num_q_heads % self.num_kv_heads:
-            return (
-                f"num_q_heads {self.num_q_heads} is not a multiple of "
-                f"num_kv_heads {self.num_kv_heads}"
-            )
-        if self.phase == "prefill" and self.kv_cache != "none":
-            return f"prefill attends to its own keys; kv_cache {self.kv_cache!r} belongs to decode"
-        if self.phase != "prefill" and self.kv_cache == "none":
-            return f"{self.phase} needs a kv_cache: contiguous, static or paged"
-        if self.phase == "kv-growth":
-            if self.start_len is None or not 0 < self.start_len < self.kv_len:
-                return f"kv-growth from start_len {self.start_len} to kv_len {self.kv_len}"
-            if self.cache_regime != "warm":
-                return "the steps of a kv-growth follow each other: their caches are warm"
-        elif self.start_len is not None:
-            return f"start_len {self.start_len} belongs to kv-growth"
-        return None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -160,29 +214,79 @@ class Workload:
         return cls(**data)
 
 
+# What its default leaves out of a workload's id, in order, and what stands before its value.
+_IN_ID = {
+    "scope": "", "attention": "", "position": "", "prefix_len": "prefix", "document_len": "doc",
+    "sink_len": "sink", "min_len": "min", "v_head_dim": "v", "mla": "mla-", "kv_lora_rank": "r",
+    "rope_head_dim": "rd", "softcap": "cap", "sink_logits": "sinks", "block_tokens": "block",
+    "prefill_len": "with", "checkpointing": "checkpointing", "mixer": "", "ffn": "ffn-",
+    "ffn_dim": "f", "num_experts": "e", "num_active_experts": "of", "model": "",
+    "model_digest": "", "source_len": "src", "implementation": "", "weight_dtype": "w-",
+}  # fmt: skip
+_DEFAULTS = {field.name: field.default for field in fields(Workload)}
+
+
+def _plain(value: Any) -> str:
+    """A value as it stands in an id; of a model's path its last part, without the ending."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = str(value)
+    if "/" not in text and not text.endswith(".json"):
+        return text
+    path = PurePath(text)
+    return path.parent.name if path.name == "config.json" else path.stem
+
+
+_NAMES: tuple[tuple[str, Collection[str]], ...] = (
+    ("phase", PHASES),
+    ("kv_cache", KV_CACHES),
+    ("cache_regime", CACHE_REGIMES),
+    ("scope", SCOPES),
+    ("attention", ATTENTIONS),
+    ("position", POSITIONS),
+    ("mla", MLA_FORMS),
+    ("mixer", MIXERS),
+    ("ffn", FFNS),
+    ("implementation", IMPLEMENTATIONS),
+)
+_SIZES = (
+    "batch_size", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim", "num_layers",
+    "min_len", "v_head_dim", "kv_lora_rank", "rope_head_dim", "block_tokens", "prefill_len",
+    "ffn_dim", "num_experts", "num_active_experts", "source_len",
+)  # fmt: skip
+
+
 def checked(workload: Workload) -> Workload:
     """``workload``, its dtypes by torch's names, after a look at every single value.
 
-    A ``kv_dtype`` that is the arithmetic's own becomes None, so that one workload has one id.
+    What is the same as its default (a ``kv_dtype`` that is the arithmetic's own, a ``v_head_dim``
+    that is ``head_dim``) becomes None, so that one workload has one id.
 
     Raises:
         UsageError: A value that no workload can have: an unknown name, or a size below one.
     """
-    for name, known in (
-        ("phase", PHASES),
-        ("kv_cache", KV_CACHES),
-        ("cache_regime", CACHE_REGIMES),
-    ):
+    for name, known in _NAMES:
         value = getattr(workload, name)
-        if value not in known:
-            raise UsageError(f"unknown {name} {value!r}", nearest(str(value), known))
-    for name in (
-        "batch_size", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim", "num_layers",
-    ):  # fmt: skip
+        if value not in known and not (value is None and _DEFAULTS[name] is None):
+            raise UsageError(f"unknown {name} {value!r}", nearest(str(value), list(known)))
+    for name in _SIZES:
         value = getattr(workload, name)
+        if value is None and _DEFAULTS[name] is None:
+            continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UsageError(f"{name} is {value!r}", "it is a whole number from 1 up")
-    variant_named(workload.variant, workload.window_len)
-    dtype = dtype_named(workload.dtype).name
-    kv_dtype = None if workload.kv_dtype is None else dtype_named(workload.kv_dtype).name
-    return replace(workload, dtype=dtype, kv_dtype=None if kv_dtype == dtype else kv_dtype)
+    if workload.softcap is not None and not 0 < workload.softcap < math.inf:
+        raise UsageError(f"softcap is {workload.softcap!r}", "it is a number above zero")
+    variant_named(workload.variant, {name: getattr(workload, name) for name in PARAMETERS})
+    dtype = arithmetic_dtype(workload.dtype).name
+    same_as_default = {
+        "kv_dtype": dtype, "weight_dtype": dtype, "v_head_dim": workload.head_dim,
+        "block_tokens": PAGED_BLOCK_TOKENS,
+    }  # fmt: skip
+    normal: dict[str, Any] = {"dtype": dtype}
+    for name, default in same_as_default.items():
+        value = getattr(workload, name)
+        if value is not None and name.endswith("dtype"):
+            value = dtype_named(value).name
+        normal[name] = None if value == default else value
+    return replace(workload, **normal)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnprof.devices.base import GrowthPoint, Samples
 from attnprof.measure import (
     Plan,
     Pooled,
@@ -18,6 +17,7 @@ from attnprof.measure import (
     pool,
     step_samples,
 )
+from attnprof.measured import GrowthPoint, Samples
 from attnprof.recording import Conditions, make_record, unmeasured_record
 from attnprof.workload import Workload
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnprof.combinations import problem
 from attnprof.errors import UsageError
 from attnprof.workload import Workload, checked
 
@@ -54,12 +55,12 @@ def test_ids_that_were_published_stay() -> None:
     ],
 )
 def test_a_combination_without_sense_says_why(workload: Workload, words: str) -> None:
-    assert words in (workload.problem() or "")
+    assert words in (problem(workload) or "")
 
 
 @pytest.mark.parametrize("workload", [PREFILL, DECODE, GROWTH])
 def test_a_combination_with_sense_has_no_problem(workload: Workload) -> None:
-    assert workload.problem() is None
+    assert problem(workload) is None
 
 
 @pytest.mark.parametrize(

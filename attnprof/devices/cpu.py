@@ -1,6 +1,6 @@
 """The CPU: every sample by wall clock and by CPU clock, because neighbours move the first by half.
 
-What is computed is in :mod:`attnprof.devices.op`; here is how it is timed and weighed.
+What is computed is in :mod:`attnprof.workloads`; here is how it is timed and weighed.
 """
 
 import statistics
@@ -11,14 +11,15 @@ from typing import Any
 import torch
 
 from attnprof.devices import cpu_meters
-from attnprof.devices.base import Check, Energy, GrowthPoint, Memory, Samples, WarmUp
 from attnprof.devices.cpu_roofs import cpu_ceilings, cpu_facts, cpu_rulers
 from attnprof.devices.energy import energy_of, idle_watts, rapl_counter
 from attnprof.devices.environment import default_threads
-from attnprof.devices.growth import grow
-from attnprof.devices.op import AttentionOp
-from attnprof.devices.profiled import profiled
-from attnprof.workload import Workload
+from attnprof.measured import Check, Energy, GrowthPoint, Memory, Part, Samples, WarmUp
+from attnprof.workload import GROWING, Workload
+from attnprof.workloads import build_operation
+from attnprof.workloads.growth import grow
+from attnprof.workloads.operation import Operation
+from attnprof.workloads.profiled import profiled
 
 MIN_SAMPLE_S = 1e-3
 WARM_WINDOW = 3  # measurements a window
@@ -82,16 +83,16 @@ class CpuCell:
         self._call_s: float | None = None  # of one warm call, by the wall
         self._peak_rss_bytes: int | None = None
         self.kernels: tuple[str, ...] = ()
-        self._op: AttentionOp | None = None
-        if workload.phase != "kv-growth":
-            self._op = AttentionOp(workload, torch.device("cpu"), seed)
+        self._op: Operation | None = None
+        if workload.phase not in GROWING:
+            self._op = build_operation(workload, torch.device("cpu"), seed)
         self.prepare_s = self._op.prepare_s if self._op else 0.0
 
     @property
-    def op(self) -> AttentionOp:
+    def op(self) -> Operation:
         """Built when it is needed: a growth does without, and wants its room."""
         if self._op is None:
-            self._op = AttentionOp(self.workload, torch.device("cpu"), self._seed)
+            self._op = build_operation(self.workload, torch.device("cpu"), self._seed)
         return self._op
 
     def check(self) -> Check:
@@ -157,15 +158,21 @@ class CpuCell:
         self._call_first()
         op = self.op
         profile = op.profile
-        if op.attention.compiles:
+        if op.compiles:
             with op.active():
                 profile = profiled(op)
         return Memory(
             kv_bytes=op.kv_bytes,
+            weight_bytes=op.weight_bytes,
             peak_activation_bytes=profile.peak_bytes,
             meter="profiler",
             peak_rss_bytes=self._peak_rss_bytes,
         )
+
+    def parts(self, limit_s: float) -> tuple[Part, ...]:
+        op = self.op
+        with op.active():
+            return op.parts(self._timed_step, limit_s)
 
     def energy(self) -> Energy | None:
         """Joules of a call by RAPL, which counts the whole package, neighbours included; None

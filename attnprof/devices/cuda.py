@@ -1,6 +1,6 @@
 """CUDA and ROCm devices through torch: opened, described, and their cells timed and weighed.
 
-What is computed is in :mod:`attnprof.devices.op`, how it is timed in
+What is computed is in :mod:`attnprof.workloads`, how it is timed in
 :mod:`attnprof.devices.cuda_timing`. An error of the device other than a full memory is let through:
 a CUDA error is sticky, so the worker that saw one has to end.
 """
@@ -14,13 +14,10 @@ from typing import Any
 
 import torch
 
-from attnprof.devices.base import Check, Energy, GrowthPoint, Memory, Samples, WarmUp
 from attnprof.devices.cuda_roofs import cuda_ceilings, cuda_facts, cuda_rulers, flushed_bytes
 from attnprof.devices.cuda_timing import MODES, CudaTimer
 from attnprof.devices.energy import energy_of, idle_watts
 from attnprof.devices.gpu import Call
-from attnprof.devices.growth import grow
-from attnprof.devices.op import AttentionOp, Layer
 from attnprof.devices.telemetry import (
     Sensors,
     Telemetry,
@@ -32,8 +29,12 @@ from attnprof.devices.telemetry import (
 )
 from attnprof.devices.torch_gpu import TorchGpu
 from attnprof.errors import CannotMeasureError, UsageError, nearest
+from attnprof.measured import Check, Energy, GrowthPoint, Memory, Part, Samples, WarmUp
 from attnprof.theory.traffic import attention_bytes, query_bytes
 from attnprof.workload import Workload
+from attnprof.workloads import build_operation
+from attnprof.workloads.growth import grow
+from attnprof.workloads.operation import Operation
 
 SETTINGS = ("allow_shared", "energy", "mode")
 ENERGY_CHUNK_S = 0.02  # shorter than a step of the energy counter
@@ -183,19 +184,19 @@ class CudaCell:
         self.workload = workload
         self._device = device
         self._seed = seed
-        self._op: AttentionOp | None = self._built()
+        self._op: Operation | None = self._built()
         self._timer: CudaTimer | None = None
         self.prepare_s = self._op.prepare_s
 
-    def _built(self) -> AttentionOp:
+    def _built(self) -> Operation:
         device = self._device
         with torch.cuda.device(device.device):
-            op = AttentionOp(self.workload, device.device, self._seed, kind=device.kind)
+            op = build_operation(self.workload, device.device, self._seed, kind=device.kind)
         device.gpu.synchronize()  # an error of the build shows here, not in what comes next
         return op
 
     @property
-    def op(self) -> AttentionOp:
+    def op(self) -> Operation:
         """Built again after :meth:`grow`, which needs the room."""
         if self._op is None:
             self._op = self._built()
@@ -253,11 +254,17 @@ class CudaCell:
         sensors = self._device.sensors
         return Memory(
             kv_bytes=op.kv_bytes,
+            weight_bytes=op.weight_bytes,
             peak_activation_bytes=int(peak),
             meter="allocator",
             reserved_bytes=int(reserved),
             process_bytes=None if sensors is None else sensors.process_bytes(),
         )
+
+    def parts(self, limit_s: float) -> tuple[Part, ...]:
+        op = self.op
+        with op.active():
+            return op.parts(self._timed_step, limit_s)
 
     def energy(self) -> Energy | None:
         """Joules of a call over a window of 2 s; None without a counter."""
@@ -288,15 +295,11 @@ class CudaCell:
         if self._timer is None:
             op, workload, device = self.op, self.workload, self._device
 
-            def run(layers: list[Layer]) -> object:
-                op.layers = layers
-                return op()
-
             # Inputs alone, each once: too few bytes make a rotation longer, too many make it warm.
             touched = attention_bytes(workload) - query_bytes(workload)
             self._timer = CudaTimer(
                 device.gpu,
-                Call(run=run, inputs=op.layers, bytes_touched=touched),
+                Call(run=op.run, inputs=op.inputs, bytes_touched=touched),
                 device.telemetry,
                 cold=workload.cache_regime == "cold",
                 mode=device.mode or device.modes.get(workload.workload_id),

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from attnprof.devices.base import Samples, WarmUp
 from attnprof.devices.gpu import Call, Gpu, Graph, Watch
 from attnprof.devices.telemetry import (
     POWER_CAPPED,
@@ -28,6 +27,7 @@ from attnprof.devices.telemetry import (
     sm_clock_hz,
 )
 from attnprof.errors import OutOfMemoryError, UnsupportedError
+from attnprof.measured import Samples, WarmUp
 
 MODES = ("events", "graph", "backlog", "cupti", "host")
 WARM_UP_CALLS = 3

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from attnprof.devices.base import Energy
+from attnprof.measured import Energy
 
 WINDOW_S = 2.0  # the counters step every 10 to 100 ms
 MIN_WINDOW_S = 1.0

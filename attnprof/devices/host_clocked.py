@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from attnprof.devices.base import Check, Energy, GrowthPoint, Memory, Samples, WarmUp
-from attnprof.devices.growth import grow
-from attnprof.devices.op import AttentionOp
-from attnprof.workload import Workload
+from attnprof.measured import Check, Energy, GrowthPoint, Memory, Part, Samples, WarmUp
+from attnprof.workload import GROWING, Workload
+from attnprof.workloads import build_operation
+from attnprof.workloads.growth import grow
+from attnprof.workloads.operation import Operation
 
 MIN_CALLS = 20
 MIN_SAMPLE_S = 1e-3
@@ -113,16 +114,16 @@ class HostClockedCell:
         self._seed = seed
         self._call_s: float | None = None
         self.kernels: tuple[str, ...] = ()
-        self._op: AttentionOp | None = None
-        if workload.phase != "kv-growth":
-            self._op = AttentionOp(workload, runtime.device, seed)
+        self._op: Operation | None = None
+        if workload.phase not in GROWING:
+            self._op = build_operation(workload, runtime.device, seed)
         self.prepare_s = self._op.prepare_s if self._op else 0.0
 
     @property
-    def op(self) -> AttentionOp:
+    def op(self) -> Operation:
         """Built when it is needed: a growth does without, and wants its room."""
         if self._op is None:
-            self._op = AttentionOp(self.workload, self._runtime.device, self._seed)
+            self._op = build_operation(self.workload, self._runtime.device, self._seed)
         return self._op
 
     def check(self) -> Check:
@@ -173,9 +174,15 @@ class HostClockedCell:
         del output
         return Memory(
             kv_bytes=op.kv_bytes,
+            weight_bytes=op.weight_bytes,
             peak_activation_bytes=peak,
             meter="sampled" if runtime.peak_bytes is None else "allocator",
         )
+
+    def parts(self, limit_s: float) -> tuple[Part, ...]:
+        op = self.op
+        with op.active():
+            return op.parts(self._timed_step, limit_s)
 
     def energy(self) -> Energy | None:
         return None

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from attnprof.devices.base import Check, Energy, GrowthPoint, Memory, Samples, WarmUp
 from attnprof.dtypes import dtype_named
 from attnprof.errors import OutOfMemoryError, UnsupportedError, UsageError, nearest
+from attnprof.measured import Check, Energy, GrowthPoint, Memory, Part, Samples, WarmUp
 from attnprof.theory.flops import attention_flops
 from attnprof.theory.kv_cache import kv_bytes
 from attnprof.theory.memory import peak_activation_bytes
@@ -281,6 +281,9 @@ class SyntheticCell:
             peak_activation_bytes=activation_bytes(self.workload),
             meter="virtual",
         )
+
+    def parts(self, limit_s: float) -> tuple[Part, ...]:
+        return ()
 
     def energy(self) -> Energy | None:
         return None

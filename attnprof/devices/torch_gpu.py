@@ -15,7 +15,7 @@ import torch
 
 from attnprof.devices.cupti_spans import has_cupti, kernel_spans
 from attnprof.devices.gpu import Graph
-from attnprof.devices.out_of_memory import raising_out_of_memory
+from attnprof.workloads.out_of_memory import raising_out_of_memory
 
 SPIN_PROBE_CYCLES = 2_000_000
 SPIN_PROBES = 30  # about as many milliseconds: an idle clock has risen by then

@@ -11,10 +11,10 @@ pytestmark = pytest.mark.torch
 
 from attnprof.backends import flash_attn, flashinfer, prepare, xformers  # noqa: E402
 from attnprof.backends.masks import allowed  # noqa: E402
-from attnprof.devices.op import build_layers  # noqa: E402
-from attnprof.devices.reference import held_against_reference  # noqa: E402
 from attnprof.errors import UnsupportedError  # noqa: E402
 from attnprof.workload import Workload  # noqa: E402
+from attnprof.workloads.op import build_layers  # noqa: E402
+from attnprof.workloads.reference import held_against_reference  # noqa: E402
 
 CPU = torch.device("cpu")
 CASES = [

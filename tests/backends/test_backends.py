@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from attnprof.backends.support import BACKENDS  # noqa: E402
-from attnprof.devices.op import AttentionOp, build_layers  # noqa: E402
-from attnprof.devices.reference import held_against_reference  # noqa: E402
 from attnprof.errors import UnsupportedError  # noqa: E402
 from attnprof.workload import Workload  # noqa: E402
+from attnprof.workloads.op import AttentionOp, build_layers  # noqa: E402
+from attnprof.workloads.reference import held_against_reference  # noqa: E402
 
 CPU = torch.device("cpu")
 DTYPES = ("float64", "float32", "bfloat16", "float16")

@@ -13,12 +13,12 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from attnprof.devices import cpu_meters, open_device  # noqa: E402
-from attnprof.devices.base import Energy  # noqa: E402
 from attnprof.devices.cpu import CpuDevice  # noqa: E402
-from attnprof.devices.growth import MAX_POINTS, points_to_keep  # noqa: E402
 from attnprof.errors import CannotMeasureError, OutOfMemoryError, UsageError  # noqa: E402
+from attnprof.measured import Energy  # noqa: E402
 from attnprof.theory.kv_cache import kv_bytes  # noqa: E402
 from attnprof.workload import Workload  # noqa: E402
+from attnprof.workloads.growth import MAX_POINTS, points_to_keep  # noqa: E402
 
 PREFILL = Workload(backend="flash", q_len=64, kv_len=64)
 

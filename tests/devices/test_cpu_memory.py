@@ -8,11 +8,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from attnprof.devices.op import AttentionOp  # noqa: E402
-from attnprof.devices.profiled import profiled  # noqa: E402
 from attnprof.theory.memory import mask_bytes, peak_activation_bytes  # noqa: E402
 from attnprof.theory.summary import theory_kv_bytes  # noqa: E402
 from attnprof.workload import Workload  # noqa: E402
+from attnprof.workloads.op import AttentionOp  # noqa: E402
+from attnprof.workloads.profiled import profiled  # noqa: E402
 
 CPU = torch.device("cpu")
 SCALARS_BYTES = 16  # of factors that torch makes tensors of, which the formulas leave out

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnprof.devices import cuda_timing
-from attnprof.devices.base import Samples
 from attnprof.devices.cuda_timing import (
     CudaTimer,
     calls_in_graph,
@@ -16,6 +15,7 @@ from attnprof.devices.cuda_timing import (
     default_cache_regime,
 )
 from attnprof.devices.gpu import Call
+from attnprof.measured import Samples
 from tests.devices.fake_gpu import FakeGpu, FakeWatch, fake_call
 
 MEGABYTE = 1_000_000

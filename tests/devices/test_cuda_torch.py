@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 from attnprof.devices import cuda, cuda_roofs, cuda_timing, cupti_spans, open_device  # noqa: E402
 from attnprof.devices.cuda import CudaCell, CudaDevice, open_cuda  # noqa: E402
 from attnprof.devices.gpu import Call  # noqa: E402
-from attnprof.devices.op import AttentionOp  # noqa: E402
 from attnprof.devices.telemetry import Reading  # noqa: E402
 from attnprof.devices.torch_gpu import TorchGpu  # noqa: E402
 from attnprof.errors import (  # noqa: E402
@@ -25,6 +24,7 @@ from attnprof.errors import (  # noqa: E402
     UsageError,
 )
 from attnprof.workload import Workload  # noqa: E402
+from attnprof.workloads.op import AttentionOp  # noqa: E402
 from tests.devices.fake_torch_cuda import CPU, FakeTorchCuda, install, properties  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -157,11 +157,11 @@ def test_an_error_of_the_device_is_let_through_where_it_shows(torch_cuda: FakeTo
 def test_a_full_memory_says_what_was_asked_for(
     torch_cuda: FakeTorchCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: AttentionOp) -> object:
+    def full(self: AttentionOp, inputs: object) -> object:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has")
 
     cell = built(PREFILL)
-    monkeypatch.setattr(AttentionOp, "__call__", full)
+    monkeypatch.setattr(AttentionOp, "run", full)
     with pytest.raises(OutOfMemoryError) as raised:
         cell.warm_up(0.01)
     assert raised.value.requested_bytes == 20 * 2**20
@@ -227,13 +227,13 @@ def test_clones_of_a_layer_share_no_memory(torch_cuda: FakeTorchCuda) -> None:
         )  # fmt: skip
         op = AttentionOp(workload, CPU, 3)
         with gpu.on_stream():
-            copies = gpu.clone(op.layers)
+            copies = gpu.clone(op.inputs)
         with op.active():
             expected = op()
-            op.layers = copies
+            op.inputs = copies
             assert torch.equal(op(), expected)
-        op.layers = AttentionOp(workload, CPU, 3).layers
-        first, second = tensors_of(op.layers), tensors_of(copies)
+        op.inputs = AttentionOp(workload, CPU, 3).inputs
+        first, second = tensors_of(op.inputs), tensors_of(copies)
         assert len(first) == len(second) >= 5
         assert not {t.data_ptr() for t in first} & {t.data_ptr() for t in second}
 

@@ -11,7 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from attnprof.devices import open_device  # noqa: E402
-from attnprof.devices.base import Device, Samples  # noqa: E402
+from attnprof.devices.base import Device  # noqa: E402
+from attnprof.measured import Samples  # noqa: E402
 from attnprof.medians import Interval  # noqa: E402
 from attnprof.sweep import SweepRequest, run_sweep  # noqa: E402
 from attnprof.theory.flops import attention_flops  # noqa: E402

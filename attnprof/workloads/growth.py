@@ -6,10 +6,10 @@ from collections.abc import Callable
 import torch
 
 from attnprof.backends import prepare
-from attnprof.devices.base import GrowthPoint
-from attnprof.devices.op import Layer, build_layers, visible
-from attnprof.devices.out_of_memory import raising_out_of_memory
+from attnprof.measured import GrowthPoint
 from attnprof.workload import PAGED_BLOCK_TOKENS, Workload
+from attnprof.workloads.op import Layer, build_layers, visible
+from attnprof.workloads.out_of_memory import raising_out_of_memory
 
 CHECKPOINTS = 64
 MAX_POINTS = 256

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from attnprof.devices.kv_caches import PagedCache, new_cache  # noqa: E402
 from attnprof.theory.kv_cache import kv_bytes  # noqa: E402
 from attnprof.workload import KV_CACHES, Workload  # noqa: E402
+from attnprof.workloads.kv_caches import PagedCache, new_cache  # noqa: E402
 
 KINDS = [kind for kind in KV_CACHES if kind != "none"]
 

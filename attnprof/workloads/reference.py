@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from attnprof.devices.base import Check
+from attnprof.measured import Check
 from attnprof.workload import Workload
 
 T = TypeVar("T")

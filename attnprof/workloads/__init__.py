@@ -1,0 +1,24 @@
+"""Workloads as real tensors: what is computed, for every torch device alike."""
+
+from typing import TYPE_CHECKING
+
+from attnprof.workload import Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnprof.workloads.operation import Operation
+
+
+def build_operation(
+    workload: Workload, device: "torch.device", seed: int, kind: str | None = None
+) -> "Operation":
+    """What ``workload`` computes, by its scope, with its tensors.
+
+    Raises:
+        UnsupportedError: The backend or the device lacks something.
+        OutOfMemoryError: There is no room.
+    """
+    from attnprof.workloads.op import AttentionOp
+
+    return AttentionOp(workload, device, seed, kind)
