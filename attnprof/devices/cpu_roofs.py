@@ -15,6 +15,7 @@ from attnprof.devices.environment import (
     quota_cores,
     recorded_environment,
 )
+from attnprof.workloads.precision import torch_dtype
 
 COPY_REPEATS = 5
 MATMUL_SIZES = (128, 256, 512, 1024)
@@ -122,10 +123,12 @@ def cpu_ceilings(
 def _matmul_roof(dtype: str, cpu_clock: Callable[[], int], threads: int) -> _Roof | None:
     """At the largest size that takes no more than some tens of milliseconds: where a dtype has no
     fast path, a thousandth of the rate of another is the truth, and told at a smaller size."""
+    if dtype == "tf32":
+        return None
     size = MATMUL_SIZES[0]
     try:
         for size in MATMUL_SIZES:
-            left, right = (torch.randn(size, size).to(getattr(torch, dtype)) for _ in range(2))
+            left, right = (torch.randn(size, size).to(torch_dtype(dtype)) for _ in range(2))
             call = partial(torch.matmul, left, right)
             call()
             started = time.perf_counter()

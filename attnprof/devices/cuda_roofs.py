@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attnprof.devices.gpu import Gpu
+from attnprof.workloads.precision import multiplying, torch_dtype
 
 COPY_BYTES = 512 * 2**20
 MATMUL_SIZES = {"float64": 2048, "float32": 4096}  # 8192 for all that is shorter
@@ -141,8 +142,8 @@ def _matmul_rate(gpu: Gpu, device: torch.device, dtype: str) -> float | None:
     """FLOP/s of a square matrix product; None in a dtype that the device cannot multiply."""
     size = MATMUL_SIZES.get(dtype, 8192)
     try:
-        left = torch.randn(size, size, device=device).to(getattr(torch, dtype))
-        right = torch.randn(size, size, device=device).to(getattr(torch, dtype))
+        left = torch.randn(size, size, device=device).to(torch_dtype(dtype))
+        right = torch.randn(size, size, device=device).to(torch_dtype(dtype))
         if dtype.startswith("float8"):
             one = torch.ones((), device=device)
             columns = right.t()  # the kernel wants the second matrix by columns
@@ -152,7 +153,8 @@ def _matmul_rate(gpu: Gpu, device: torch.device, dtype: str) -> float | None:
             )
         else:
             out = torch.empty_like(left)
-            matmul_s = best_s(gpu, lambda: torch.mm(left, right, out=out))
+            with multiplying(dtype, device):
+                matmul_s = best_s(gpu, lambda: torch.mm(left, right, out=out))
     except (RuntimeError, AttributeError):
         gpu.synchronize()  # raises when it was more than a refused dtype
         return None

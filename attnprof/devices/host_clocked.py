@@ -17,6 +17,7 @@ from attnprof.workload import GROWING, Workload
 from attnprof.workloads import build_operation
 from attnprof.workloads.growth import grow
 from attnprof.workloads.operation import Operation
+from attnprof.workloads.precision import torch_dtype
 
 MIN_CALLS = 20
 MIN_SAMPLE_S = 1e-3
@@ -83,9 +84,11 @@ class HostClockedDevice:
         }
 
     def _matmul_s(self, dtype: str) -> float | None:
+        if dtype == "tf32":
+            return None
         try:
             left = torch.randn(MATMUL_SIZE, MATMUL_SIZE, device=self.runtime.device)
-            left = left.to(getattr(torch, dtype))
+            left = left.to(torch_dtype(dtype))
             return self._best_s(lambda: left @ left)
         except (RuntimeError, TypeError):  # a dtype that the device cannot multiply, or hold
             return None

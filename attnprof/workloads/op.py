@@ -10,6 +10,7 @@ from attnprof.measured import Check
 from attnprof.workload import GROWING, Workload
 from attnprof.workloads.kv_caches import KvCache, Pair, new_cache
 from attnprof.workloads.operation import Noise, Operation
+from attnprof.workloads.precision import torch_dtype
 from attnprof.workloads.reference import held_against_reference
 
 
@@ -90,8 +91,8 @@ class AttentionOp(Operation):
 def build_layers(workload: Workload, device: torch.device, seed: int, held_len: int) -> list[Layer]:
     """The tensors of every layer; of a decode the caches hold ``held_len`` tokens."""
     noise = Noise(seed, device)
-    dtype = getattr(torch, workload.dtype)
-    cached_dtype = getattr(torch, workload.cached_dtype)
+    dtype = torch_dtype(workload.dtype)
+    cached_dtype = torch_dtype(workload.cached_dtype)
     batch, width = workload.batch_size, workload.head_dim
     q_shape = (batch, workload.num_q_heads, workload.q_len, width)
     kv_shape = (batch, workload.num_kv_heads, workload.q_len, width)
@@ -117,7 +118,7 @@ def visible(workload: Workload, pair: Pair) -> Pair:
     window = workload.window_len
     if window is not None and workload.q_len == 1:
         k, v = k[:, :, -window:], v[:, :, -window:]
-    dtype = getattr(torch, workload.dtype)
+    dtype = torch_dtype(workload.dtype)
     return k.to(dtype), v.to(dtype)
 
 

@@ -16,6 +16,7 @@ from attnprof.errors import UnsupportedError
 from attnprof.measured import Check, Part
 from attnprof.workload import Workload
 from attnprof.workloads.out_of_memory import raising_out_of_memory
+from attnprof.workloads.precision import multiplying
 from attnprof.workloads.profiled import Profile, profiled
 
 _REFUSALS = ("No viable backend", "No available kernel", "not implemented for", "NYI")
@@ -145,10 +146,12 @@ class Operation(ABC):
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """The pinned kernel, and inference mode where nothing is trained, around many calls."""
+        """The pinned kernel, the precision of products, and inference mode where nothing is
+        trained, around many calls."""
         trains = self.workload.phase == "train"
         grad = torch.enable_grad() if trains else torch.inference_mode()
-        with raising_out_of_memory(), grad, self.pinned():
+        precision = multiplying(self.workload.dtype, self.device)
+        with raising_out_of_memory(), grad, precision, self.pinned():
             yield
 
     def check(self) -> Check:
