@@ -42,6 +42,20 @@ def window_of(config: Config) -> int | None:
 
 
 def layer_kinds(config: Config, family: Family, num_layers: int) -> list[str]:
+    """The kind of every layer by what it keeps: as stated, but a window that no context reaches
+    is none.
+
+    Raises:
+        UsageError: A kind that is not known, or not one for every layer.
+    """
+    window_len = window_of(config)
+    longest = config.get("max_position_embeddings") or 0
+    idle = window_len is None or (isinstance(longest, int) and 0 < longest <= window_len)
+    kinds = stated_kinds(config, family, num_layers)
+    return ["full" if kind == "sliding" and idle else kind for kind in kinds]
+
+
+def stated_kinds(config: Config, family: Family, num_layers: int) -> list[str]:
     """The kind of every layer: full, sliding, chunked, mixer, hybrid, cross, mlp or moe.
 
     Raises:
@@ -64,16 +78,8 @@ def layer_kinds(config: Config, family: Family, num_layers: int) -> list[str]:
             kinds.append(KIND_OF_TYPE[name])
         if len(kinds) < num_layers:
             raise config.wrong("layer_types", named, f"{num_layers} names, one a layer")
-        return _without_idle_windows(config, kinds[:num_layers])
-    return _without_idle_windows(config, _derived_kinds(config, family, num_layers))
-
-
-def _without_idle_windows(config: Config, kinds: list[str]) -> list[str]:
-    """A window that no context reaches is none."""
-    window_len = window_of(config)
-    longest = config.get("max_position_embeddings") or 0
-    idle = window_len is None or (isinstance(longest, int) and 0 < longest <= window_len)
-    return ["full" if kind == "sliding" and idle else kind for kind in kinds]
+        return kinds[:num_layers]
+    return _derived_kinds(config, family, num_layers)
 
 
 def _derived_kinds(config: Config, family: Family, num_layers: int) -> list[str]:

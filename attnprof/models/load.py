@@ -27,6 +27,44 @@ def load_model(name_or_path: str) -> ModelSpec:
     Raises:
         UsageError: There is no such model, or its file makes no sense.
     """
+    path = _found(name_or_path)
+    if path is None:
+        from attnprof.models.hub import fetch_config
+
+        values = fetch_config(name_or_path)
+        where = f"{name_or_path}/config.json"
+        return build_model(values, where, name_or_path, ask_library=True, is_whole=True)
+    return _from_profile(path) if path.suffix == ".yaml" else _from_path(path)
+
+
+def read_config(name_or_path: str) -> tuple[dict[str, Any], str]:
+    """The values of the configuration of a model, and what to call them in an error.
+
+    Args:
+        name_or_path: As of :func:`load_model`; weights are found by the ``config.json`` beside
+            them.
+
+    Raises:
+        UsageError: There is no such model, or its file has no configuration.
+    """
+    path = _found(name_or_path)
+    if path is None:
+        from attnprof.models.hub import fetch_config
+
+        return fetch_config(name_or_path), f"{name_or_path}/config.json"
+    if path.suffix == ".yaml":
+        return _profile_config(path, _profile_content(path)), str(path)
+    if path.suffix == ".gguf":
+        raise UsageError(f"{path} has no config.json", "give the config.json of the model")
+    if path.is_dir():
+        path = path / "config.json"
+    elif path.suffix == ".safetensors" or path.name.endswith(".safetensors.index.json"):
+        path = path.parent / "config.json"
+    return read_json(path), str(path)
+
+
+def _found(name_or_path: str) -> Path | None:
+    """The path that is meant, of a profile its YAML; None where it is an id of the hub."""
     path = Path(name_or_path)
     if not name_or_path.strip():
         raise UsageError("the model has no name", "give a profile, a path or a hub id")
@@ -36,21 +74,15 @@ def load_model(name_or_path: str) -> ModelSpec:
             "give a profile, a path or a hub id",
         )
     if path.suffix in (".json", ".gguf", ".safetensors") or path.is_dir():
-        return _from_path(path)
+        return path
     profile = find_profile("models", name_or_path.rsplit("/", 1)[-1].lower())
+    profile = profile or _profile_of_id(name_or_path)
     if profile is not None:
-        return _from_profile(profile)
-    found = _profile_of_id(name_or_path)
-    if found is not None:
-        return _from_profile(found)
+        return profile
     if path.is_file():
-        return _from_path(path)
+        return path
     if name_or_path.count("/") == 1 and not name_or_path.startswith((".", "/")):
-        from attnprof.models.hub import fetch_config
-
-        values = fetch_config(name_or_path)
-        where = f"{name_or_path}/config.json"
-        return build_model(values, where, name_or_path, ask_library=True, is_whole=True)
+        return None
     hint = nearest(name_or_path.lower(), list_profiles("models"))
     if hint.startswith("use one of"):
         hint = "list them with: attnprof show models; or give the path of a config.json"
@@ -90,12 +122,8 @@ def _from_folder(folder: Path) -> ModelSpec:
 
 
 def _from_profile(path: Path) -> ModelSpec:
-    content = read_yaml(path)
-    check_keys(content, path, PROFILE_KEYS, OPTIONAL_PROFILE_KEYS)
-    config = content["config"]
-    if not isinstance(config, dict):
-        raise UsageError(f"{path}: config is no mapping", "give the keys of a config.json")
-    spec = build_model(config, str(path), str(content["name"]))
+    content = _profile_content(path)
+    spec = build_model(_profile_config(path, content), str(path), str(content["name"]))
     expected: Any = content.get("num_params")
     if expected is not None and expected != spec.num_params:
         raise UsageError(
@@ -106,6 +134,19 @@ def _from_profile(path: Path) -> ModelSpec:
     return replace(
         spec, source=str(content["source"]), notes=(*spec.notes, *([str(notes)] if notes else []))
     )
+
+
+def _profile_content(path: Path) -> dict[str, Any]:
+    content = read_yaml(path)
+    check_keys(content, path, PROFILE_KEYS, OPTIONAL_PROFILE_KEYS)
+    return content
+
+
+def _profile_config(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+    config = content["config"]
+    if not isinstance(config, dict):
+        raise UsageError(f"{path}: config is no mapping", "give the keys of a config.json")
+    return config
 
 
 def _profile_of_id(hub_id: str) -> Path | None:

@@ -1,0 +1,145 @@
+"""What a plain implementation of a model computes, layer by layer: the data that a builder fills
+in from a configuration, and that :mod:`attnprof.workloads.transformer` interprets."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+NormKind = Literal["rms", "layer"]
+Placement = Literal["pre", "post", "both"]
+Activation = Literal["silu", "gelu", "gelu-tanh", "relu"]
+Router = Literal["softmax", "sigmoid", "softmax-of-chosen"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """Root-mean-square or layer norm; ``layer`` has a bias as well.
+
+    With ``weight_offset`` 1 the stored weight is what it differs from one by (Gemma); where
+    weights are loaded it is added, so that nothing of it is left in the computation.
+    """
+
+    kind: NormKind = "rms"
+    eps: float = 1e-6
+    weight_offset: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rope:
+    """The first ``dim`` elements of a head turned in pairs, by angles of its position.
+
+    ``parameters`` are those of a configuration's ``rope_parameters``: ``rope_type``,
+    ``rope_theta``, and what the type's scaling needs.
+    """
+
+    dim: int
+    max_len: int
+    parameters: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latent:
+    """The low ranks of multi-head latent attention; queries have none where it is None."""
+
+    kv_rank: int
+    q_rank: int | None
+    rope_dim: int
+    bias: bool = False
+    interleaved: bool = True  # the stored rows of rotated pairs alternate; told to the loader
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionBlock:
+    """Projections, position and attention of one layer, alike in all layers where it is equal."""
+
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    scale: float
+    variant: str = "causal"
+    window_len: int | None = None
+    q_bias: bool = False
+    k_bias: bool = False
+    v_bias: bool = False
+    o_bias: bool = False
+    q_norm: Norm | None = None  # of each head's queries and keys
+    softcap: float | None = None
+    sinks: bool = False
+    rope: Rope | None = None
+    latent: Latent | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ffn:
+    """Two matrices with an activation between; gated, a third one times it.
+
+    A ``clamp`` is gpt-oss's: gate at most so much, the other within plus and minus it, and
+    (up + 1) · gate · σ(1.702 · gate).
+    """
+
+    width: int
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+    clamp: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """Feed-forward blocks of which each token passes ``num_active``, and a shared one for all.
+
+    ``num_groups`` and ``num_active_groups`` restrict the choice to the experts of the best
+    groups, a group being as good as the sum of its ``group_best`` best.
+    """
+
+    expert: Ffn
+    num_experts: int
+    num_active: int
+    router: Router = "softmax"
+    router_bias: bool = False
+    choice_bias: bool = False  # added to the scores only to choose by (balancing without a loss)
+    normalised: bool = False
+    scaling: float = 1.0
+    num_groups: int = 1
+    num_active_groups: int = 1
+    group_best: int = 2
+    shared: Ffn | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One layer: attention, over the source as well where ``cross`` says so, and an FFN.
+
+    Norms stand before each part, after its sum with the residual (``post``), or before and after
+    it (``both``).
+    """
+
+    attention: AttentionBlock
+    ffn: Ffn | Experts
+    norm: Norm
+    placement: Placement = "pre"
+    cross: AttentionBlock | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A model as plain arithmetic; sizes in elements and tokens."""
+
+    model_type: str
+    hidden_size: int
+    vocab_size: int
+    max_len: int
+    blocks: tuple[Block, ...]
+    final_norm: Norm | None
+    embedding_scale: float = 1.0
+    num_positions: int | None = None  # rows of a learned table
+    tied_head: bool = False
+    logit_softcap: float | None = None
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.blocks)
+
+    def first(self, num_layers: int) -> "Architecture":
+        """The same with the first layers alone, to be measured where all have no room."""
+        return replace(self, blocks=self.blocks[:num_layers])

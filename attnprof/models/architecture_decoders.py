@@ -1,0 +1,309 @@
+"""A decoder's configuration -> its :class:`~attnprof.models.architecture.Architecture`."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnprof.models.architecture import (
+    Activation,
+    Architecture,
+    AttentionBlock,
+    Block,
+    Experts,
+    Ffn,
+    Latent,
+    Norm,
+    Placement,
+    Rope,
+    Router,
+)
+from attnprof.models.config import Config
+from attnprof.models.decoders import ffn_width, num_decoder_layers, setting, shared_width
+from attnprof.models.families import FAMILIES, Family
+from attnprof.models.layer_kinds import num_experts, sparse_layers, stated_kinds, window_of
+
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh", "gelu_fast": "gelu-tanh", "relu": "relu",
+}  # fmt: skip
+TYPE_OF_KIND = {"full": "full_attention", "sliding": "sliding_attention"}
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What a family computes beyond the shapes of :data:`~attnprof.models.families.FAMILIES`."""
+
+    norm_eps: float = 1e-6  # where the configuration is silent, as the library's class has it
+    weight_offset: float = 0.0
+    placement: Placement = "pre"
+    activation: str = "silu"
+    scale_key: str = ""  # of a number whose inverse root scales the scores
+    scales_embeddings: bool = False
+    softcaps: bool = False
+    theta: float = 10_000.0
+    rope: tuple[tuple[str, Any], ...] = ()
+    local_theta: float | None = None  # of layers with a window, where they have one of their own
+    router: Router = "softmax"
+    normalised: bool | str = True
+    choice_bias: bool = False
+    scaling_key: str = ""
+    group_best: int = 2
+    clamp: float | None = None
+    sinks: bool = False
+
+
+GEMMA = Arithmetic(
+    weight_offset=1.0, activation="gelu_pytorch_tanh", scales_embeddings=True,
+)  # fmt: skip
+GEMMA2 = replace(GEMMA, placement="both", scale_key="query_pre_attn_scalar", softcaps=True)
+DEEPSEEK_V3 = Arithmetic(
+    router="sigmoid", choice_bias=True, normalised="norm_topk_prob",
+    scaling_key="routed_scaling_factor",
+)  # fmt: skip
+YARN_OF_GPT_OSS = (
+    ("rope_type", "yarn"), ("factor", 32.0), ("beta_fast", 32.0), ("beta_slow", 1.0),
+    ("truncate", False), ("original_max_position_embeddings", 4096),
+)  # fmt: skip
+
+DECODERS: dict[str, Arithmetic] = {
+    "llama": Arithmetic(),
+    "mistral": Arithmetic(),
+    "mixtral": Arithmetic(norm_eps=1e-5, theta=1e6),
+    "qwen2": Arithmetic(),
+    "qwen3": Arithmetic(),
+    "qwen3_moe": Arithmetic(normalised="norm_topk_prob"),
+    "gemma": GEMMA,
+    "gemma2": GEMMA2,
+    "gemma3_text": replace(GEMMA2, softcaps=False, theta=1e6, local_theta=10_000.0),
+    "gpt2": Arithmetic(norm_eps=1e-5, activation="gelu_new"),
+    "gpt_oss": Arithmetic(
+        norm_eps=1e-5, theta=150_000.0, rope=YARN_OF_GPT_OSS, router="softmax-of-chosen",
+        clamp=7.0, sinks=True,
+    ),
+    "deepseek_v3": DEEPSEEK_V3,
+}  # fmt: skip
+
+
+def decoder(config: Config, kind: str) -> Architecture:
+    """The architecture of a decoder whose arithmetic is that of ``kind``.
+
+    Raises:
+        UsageError: A key is missing, wrong, or names what cannot be built.
+    """
+    family, arithmetic = FAMILIES[kind], DECODERS[kind]
+    hidden_size = config.count("hidden_size", most=10**7)
+    num_layers = num_decoder_layers(config, family)
+    kinds = stated_kinds(config, family, num_layers)
+    sparse = sparse_layers(config, family, num_layers)
+    norm = Norm(
+        kind="layer" if family.norm == "layer" else "rms",
+        eps=_norm_eps(config, arithmetic),
+        weight_offset=arithmetic.weight_offset,
+    )
+    if config.flag("add_cross_attention"):
+        raise config.wrong("add_cross_attention", True, "false: its layers attend to themselves")
+    max_len = config.count("max_position_embeddings", most=10**8)
+    softcap = config.get("final_logit_softcapping") if family.logit_softcap else None
+    return Architecture(
+        model_type=config.model_type,
+        hidden_size=hidden_size,
+        vocab_size=config.count("vocab_size", most=10**8),
+        max_len=max_len,
+        blocks=tuple(
+            Block(
+                attention=_attention(config, family, arithmetic, index, kinds[index], norm),
+                ffn=_ffn(config, family, arithmetic, index, sparse[index]),
+                norm=norm,
+                placement=arithmetic.placement,
+            )
+            for index in range(num_layers)
+        ),
+        final_norm=norm,
+        embedding_scale=hidden_size**0.5 if arithmetic.scales_embeddings else 1.0,
+        num_positions=None if family.positions is None else max_len + family.positions,
+        tied_head=config.flag("tie_word_embeddings", True),
+        logit_softcap=None if softcap is None else config.share("final_logit_softcapping", 0.0),
+    )
+
+
+def _norm_eps(config: Config, arithmetic: Arithmetic) -> float:
+    for key in ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"):
+        if config.get(key) is not None:
+            return config.share(key, 0.0)
+    return arithmetic.norm_eps
+
+
+def _attention(
+    config: Config, family: Family, arithmetic: Arithmetic, index: int, kind: str, norm: Norm
+) -> AttentionBlock:
+    if kind not in TYPE_OF_KIND:
+        raise config.wrong("layer_types", kind, "layers of full or sliding attention")
+    window_len = window_of(config) if kind == "sliding" else None
+    if family.mla:
+        return _latent_attention(config, family)
+    num_q_heads = config.count("num_attention_heads")
+    hidden_size = config.count("hidden_size")
+    if config.get("head_dim") is None and hidden_size % num_q_heads:
+        raise config.wrong("hidden_size", hidden_size, f"a multiple of {num_q_heads} heads")
+    head_dim = config.count("head_dim", hidden_size // num_q_heads)
+    scaled_by = config.share(arithmetic.scale_key, head_dim) if arithmetic.scale_key else head_dim
+    scale = scaled_by**-0.5
+    if not config.flag("scale_attn_weights", True):
+        scale = 1.0
+    if config.flag("scale_attn_by_inverse_layer_idx"):
+        scale /= index + 1
+    bias = setting(config, family.qkv_bias)
+    num_kv_heads = config.count("num_key_value_heads", num_q_heads)
+    if num_q_heads % num_kv_heads:
+        raise config.wrong("num_key_value_heads", num_kv_heads, f"a divisor of {num_q_heads} heads")
+    softcap = config.get("attn_logit_softcapping") if arithmetic.softcaps else None
+    return AttentionBlock(
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        v_head_dim=head_dim,
+        scale=scale,
+        variant="causal" if window_len is None else "sliding",
+        window_len=window_len,
+        q_bias=bias,
+        k_bias=bias,
+        v_bias=bias,
+        o_bias=setting(config, family.o_bias),
+        q_norm=norm if family.qk_norm == "head" else None,
+        softcap=None if softcap is None else config.share("attn_logit_softcapping", 0.0),
+        sinks=arithmetic.sinks,
+        rope=None if family.positions is not None else _rope(config, arithmetic, kind, head_dim),
+    )
+
+
+def _latent_attention(config: Config, family: Family) -> AttentionBlock:
+    """Multi-head latent attention, scaled as YaRN's temperature for all dimensions says.
+
+    Source:
+        DeepSeek-AI 2024, "DeepSeek-V2", arXiv:2405.04434, section 2.1; "DeepSeek-V3",
+        arXiv:2412.19437, section 4.3.
+    """
+    num_heads = config.count("num_attention_heads")
+    rope_dim = config.count("qk_rope_head_dim", 64)
+    head_dim = config.count("qk_nope_head_dim", 128) + rope_dim
+    arithmetic = DECODERS["deepseek_v3"]
+    rope = _rope(config, arithmetic, "full", rope_dim)
+    parameters = dict(rope.parameters)
+    scale = head_dim**-0.5
+    if parameters["rope_type"] != "default" and parameters.get("mscale_all_dim"):
+        factor, all_dim = parameters.get("factor", 1.0), parameters["mscale_all_dim"]
+        if factor > 1:
+            scale *= (0.1 * all_dim * math.log(factor) + 1.0) ** 2
+    bias = setting(config, family.qkv_bias)
+    return AttentionBlock(
+        num_q_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=head_dim,
+        v_head_dim=config.count("v_head_dim", 128),
+        scale=scale,
+        o_bias=setting(config, family.o_bias),
+        rope=rope,
+        latent=Latent(
+            kv_rank=config.count("kv_lora_rank", 512),
+            q_rank=config.optional_count("q_lora_rank"),
+            rope_dim=rope_dim,
+            bias=bias,
+            interleaved=config.flag("rope_interleave", True),
+        ),
+    )
+
+
+def _rope(config: Config, arithmetic: Arithmetic, kind: str, head_dim: int) -> Rope:
+    """Base and scaling of a layer's rotation, from today's keys or those before them.
+
+    Raises:
+        UsageError: A scaling that is not known, or a width that cannot be halved.
+    """
+    parameters: dict[str, Any] = {}
+    stated = config.get("rope_parameters")
+    if stated is None:
+        stated = config.get("rope_scaling")
+        is_local = arithmetic.local_theta is not None and kind == "sliding"
+        if stated is None and not is_local and not config.says("rope_theta"):
+            stated = dict(arithmetic.rope)
+        parameters = {} if is_local else dict(stated or {})
+        theta_key = "rope_local_base_freq" if is_local else "rope_theta"
+        if config.says(theta_key):
+            parameters["rope_theta"] = config.share(theta_key, 0.0)
+    elif not isinstance(stated, dict):
+        raise config.wrong("rope_parameters", stated, "a mapping")
+    else:
+        by_type = stated.get(TYPE_OF_KIND[kind])
+        parameters = dict(by_type if isinstance(by_type, dict) else stated)
+    default_theta = arithmetic.theta
+    if arithmetic.local_theta is not None and kind == "sliding":
+        default_theta = arithmetic.local_theta
+    parameters.setdefault("rope_theta", default_theta)
+    parameters["rope_type"] = parameters.pop("type", parameters.get("rope_type", "default"))
+    if parameters["rope_type"] not in ROPE_TYPES:
+        expected = f"a scaling of {', '.join(ROPE_TYPES)}"
+        raise config.wrong("rope_scaling", parameters["rope_type"], expected)
+    dim = int(head_dim * config.share("partial_rotary_factor", 1.0))
+    if dim < 2 or dim % 2:
+        raise config.wrong("head_dim", head_dim, f"an even number turned in pairs, not {dim}")
+    return Rope(
+        dim=dim,
+        max_len=config.count("max_position_embeddings", most=10**8),
+        parameters=tuple(sorted(parameters.items())),
+    )
+
+
+def _ffn(
+    config: Config, family: Family, arithmetic: Arithmetic, index: int, sparse: bool
+) -> Ffn | Experts:
+    hidden_size = config.count("hidden_size")
+    ffn = Ffn(
+        width=ffn_width(config, family, hidden_size, index),
+        activation=_activation(config, arithmetic),
+        gated=setting(config, family.gated),
+        bias=setting(config, family.mlp_bias),
+        clamp=arithmetic.clamp,
+    )
+    moe = family.moe
+    if not sparse or moe is None:
+        return ffn
+    total = num_experts(config)
+    active = config.count("num_experts_per_tok")
+    if active > total:
+        raise config.wrong("num_experts_per_tok", active, f"at most num_experts, {total}")
+    width = config.count(moe.width, config.get("intermediate_size"), most=10**8)
+    normalised = arithmetic.normalised
+    shared = shared_width(config, moe, width)
+    num_groups = config.count("n_group", 1) if arithmetic.choice_bias else 1
+    num_active_groups = config.count("topk_group", num_groups) if num_groups > 1 else 1
+    if total % num_groups or total // num_groups < 2:
+        raise config.wrong("n_group", num_groups, f"groups of two or more of {total} experts")
+    if not num_active_groups <= num_groups or active > num_active_groups * (total // num_groups):
+        expected = f"groups that hold {active} experts, of {num_groups}"
+        raise config.wrong("topk_group", num_active_groups, expected)
+    return Experts(
+        expert=replace(ffn, width=width, bias=moe.expert_bias),
+        num_experts=total,
+        num_active=active,
+        router=arithmetic.router,
+        router_bias=moe.router_bias,
+        choice_bias=arithmetic.choice_bias,
+        normalised=(config.flag(normalised, True) if isinstance(normalised, str) else normalised),
+        scaling=config.share(arithmetic.scaling_key, 1.0) if arithmetic.scaling_key else 1.0,
+        num_groups=num_groups,
+        num_active_groups=num_active_groups,
+        group_best=arithmetic.group_best,
+        shared=replace(ffn, width=shared) if shared else None,
+    )
+
+
+def _activation(config: Config, arithmetic: Arithmetic) -> Activation:
+    name = arithmetic.activation
+    for key in ("hidden_activation", "hidden_act", "activation_function"):
+        if config.get(key) is not None:
+            name = config.text(key)
+            break
+    if name not in ACTIVATIONS:
+        raise config.wrong("hidden_act", name, f"one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
