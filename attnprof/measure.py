@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from attnprof.measured import Check, Energy, GrowthPoint, Memory, Samples, WarmUp
+from attnprof.measured import Check, Energy, GrowthPoint, Memory, Part, Samples, WarmUp
 from attnprof.medians import FEWEST_FOR_INTERVAL, NO_INTERVAL, Interval, median_interval
 from attnprof.workload import Workload
 
@@ -71,6 +71,7 @@ class Visit:
     memory: Memory | None = None
     energy: Energy | None = None
     growths: tuple[tuple[GrowthPoint, ...], ...] = ()
+    parts: tuple[Part, ...] = ()
     kernels: tuple[str, ...] = ()
     prepare_s: float | None = None
     phases_s: dict[str, float] = field(default_factory=dict)
@@ -101,6 +102,7 @@ class Visit:
         made["growths"] = tuple(
             tuple(GrowthPoint(**point) for point in growth) for growth in made.get("growths", ())
         )
+        made["parts"] = tuple(Part(**part) for part in made.get("parts", ()))
         made["kernels"] = tuple(made.get("kernels", ()))
         return cls(**made)
 

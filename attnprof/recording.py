@@ -83,7 +83,8 @@ def make_record(progress: Progress, conditions: Conditions) -> dict[str, Any]:
         "check": _first_json(visits, "check"),
         "energy": _first_json(visits, "energy"),
         **_memory(visits),
-        "growth": _growth(visits),
+        "parts": _parts(visits),
+        **_generation(workload, visits),
         **theory,
         "threads": conditions.threads,
         "when": {"started": first.started, "ended": last.ended},
@@ -208,6 +209,35 @@ def _growth(visits: Iterable[Visit]) -> list[dict[str, Any]] | None:
     if not by_length:
         return None
     return [_merged(points) for _, points in sorted(by_length.items())]
+
+
+def _generation(workload: Workload, visits: Iterable[Visit]) -> dict[str, Any]:
+    """The growth, and of a generate what a user waits for: the first token, and each next one.
+
+    Its first point is the prompt's; of the others those are known of which points were kept.
+    """
+    points = _growth(visits)
+    if points is None or workload.phase != "generate":
+        return {"growth": points}
+    first = next((one for one in points if one["kv_len"] == workload.start_len), None)
+    return {
+        "growth": points,
+        "ttft_s": first["wall_s"] if first else None,
+        "itl_s": [one["wall_s"] for one in points if one is not first],
+    }
+
+
+def _parts(visits: Iterable[Visit]) -> list[dict[str, Any]] | None:
+    """What each part of a call takes, the longest first; ``share`` is of the time of all."""
+    parts = next((visit.parts for visit in visits if visit.parts), ())
+    if not parts:
+        return None
+    total_s = sum(part.wall_s for part in parts)
+    longest_first = sorted(parts, key=lambda part: -part.wall_s)
+    return [
+        {**asdict(part), "share": part.wall_s / total_s if total_s else None}
+        for part in longest_first
+    ]
 
 
 def _merged(points: list[GrowthPoint]) -> dict[str, Any]:

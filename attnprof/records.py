@@ -81,6 +81,14 @@ class _KeptPoint(TypedDict):
     peak_bytes: int | None
 
 
+class _KeptPart(TypedDict):
+    name: str
+    wall_s: float
+    cpu_s: float | None
+    share: float | None
+    peak_bytes: int | None
+
+
 class _KeptRecord(TypedDict, total=False):
     """What may be in a record, as far as tables and fits look at it."""
 
@@ -130,6 +138,9 @@ class _KeptRecord(TypedDict, total=False):
     theory_peak_activation_bytes: int | None
     theory_s: float | None
     growth: tuple[_KeptPoint, ...] | None
+    ttft_s: float | None
+    itl_s: tuple[float, ...]
+    parts: tuple[_KeptPart, ...] | None
 
 
 class _KeptRulers(TypedDict):

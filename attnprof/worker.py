@@ -37,6 +37,7 @@ from attnprof.workload import Workload
 MAX_MESSAGE_BYTES = 2**28
 MAX_PACKET_BYTES = 2**16
 PARENT_POLL_S = 1.0
+PARTS_S = 1.0  # at least, for the breakdown of a call
 _LENGTH = struct.Struct(">I")
 _PR_SET_PDEATHSIG = 1
 _SIGNS_OF_FULL_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")
@@ -234,6 +235,10 @@ def _visit_phases(device: Device, request: dict[str, Any], phase: _Phases) -> di
                 found["memory"] = asdict(cell.weigh())
                 energy = cell.energy() if request["weighs_energy"] else None
                 found["energy"] = None if energy is None else asdict(energy)
+            if workload.scope != "op":
+                with phase("parts"):
+                    parts = cell.parts(max(PARTS_S, request["limit_s"]))
+                found["parts"] = [asdict(part) for part in parts]
         found["kernels"] = list(cell.kernels)
         return found
     finally:

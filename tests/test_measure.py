@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnprof.kinds import misfit
 from attnprof.measure import (
     Plan,
     Pooled,
@@ -17,8 +18,9 @@ from attnprof.measure import (
     pool,
     step_samples,
 )
-from attnprof.measured import GrowthPoint, Samples
+from attnprof.measured import GrowthPoint, Part, Samples
 from attnprof.recording import Conditions, make_record, unmeasured_record
+from attnprof.records import _KeptRecord
 from attnprof.workload import Workload
 
 WORKLOAD = Workload(backend="flash", q_len=1024, kv_len=1024)
@@ -281,3 +283,33 @@ def test_growths_are_sampled_by_their_median_step_and_merged_by_length() -> None
     progress.add(replace(visit(0, []), samples=samples, growths=growths))
     growth = make_record(progress, CONDITIONS)["growth"]
     assert [(one["kv_len"], one["wall_s"]) for one in growth] == [(2, 4.0), (3, 6.0), (4, 8.0)]
+
+
+def test_a_generate_has_its_first_token_and_its_gaps_beside_its_growth() -> None:
+    points = tuple(
+        GrowthPoint(
+            kv_len=kv_len, wall_s=wall_s, cpu_s=None, useful_bytes=kv_len, allocated_bytes=kv_len,
+            peak_bytes=None,
+        )
+        for kv_len, wall_s in ((4, 1.0), (5, 0.25), (6, 0.5))
+    )  # fmt: skip
+    workload = replace(
+        WORKLOAD, phase="generate", q_len=1, kv_len=6, start_len=4, kv_cache="static"
+    )
+    progress = Progress(workload, PLAN, threads=1)
+    progress.add(replace(visit(0, []), samples=step_samples([points]), growths=(points,)))
+    record = make_record(progress, CONDITIONS)
+    assert (record["ttft_s"], record["itl_s"]) == (1.0, [0.25, 0.5])
+
+
+def test_parts_are_kept_longest_first_with_their_shares() -> None:
+    progress = Progress(WORKLOAD, PLAN, threads=1)
+    parts = (Part(name="norm", wall_s=1.0), Part(name="ffn", wall_s=3.0, cpu_s=2.0, peak_bytes=8))
+    kept = Visit.from_json(json.loads(json.dumps(replace(visit(0, [4.0]), parts=parts).to_json())))
+    progress.add(kept)
+    record = make_record(progress, CONDITIONS)
+    assert record["parts"] == [
+        {"name": "ffn", "wall_s": 3.0, "cpu_s": 2.0, "peak_bytes": 8, "share": 0.75},
+        {"name": "norm", "wall_s": 1.0, "cpu_s": None, "peak_bytes": None, "share": 0.25},
+    ]
+    assert misfit(record, _KeptRecord) is None
