@@ -122,8 +122,30 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RelativeBias:
+    """T5's trained bias a head and bucket of distances: one table for all layers of a stack."""
+
+    num_buckets: int = 32
+    max_distance: int = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadTransform:
+    """A layer of the hidden size, its activation and norm, before the projection to the
+    vocabulary: BERT's."""
+
+    activation: Activation
+    norm: Norm
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A model as plain arithmetic; sizes in elements and tokens."""
+    """A model as plain arithmetic; sizes in elements and tokens.
+
+    Of an encoder–decoder it is the decoder, whose blocks have a ``cross`` attention; its
+    ``encoder`` is an architecture without a head, over the same embedding. Without one (Whisper)
+    the source comes as states of the hidden size.
+    """
 
     model_type: str
     hidden_size: int
@@ -133,8 +155,17 @@ class Architecture:
     final_norm: Norm | None
     embedding_scale: float = 1.0
     num_positions: int | None = None  # rows of a learned table
+    first_position: int = 0  # the row of a sequence's first token
+    relative: RelativeBias | None = None
+    num_token_types: int = 0  # rows of a table that tells sentences apart
+    embedding_norm: Norm | None = None
+    has_head: bool = True
     tied_head: bool = False
+    head_transform: HeadTransform | None = None
+    head_bias: bool = False
+    head_scale: float = 1.0  # of what the head is given
     logit_softcap: float | None = None
+    encoder: "Architecture | None" = None
 
     @property
     def num_layers(self) -> int:
