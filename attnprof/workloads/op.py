@@ -92,13 +92,12 @@ def build_layers(workload: Workload, device: torch.device, seed: int, held_len: 
     """The tensors of every layer; of a decode the caches hold ``held_len`` tokens."""
     noise = Noise(seed, device)
     dtype = torch_dtype(workload.dtype)
-    cached_dtype = torch_dtype(workload.cached_dtype)
     batch, width = workload.batch_size, workload.head_dim
     q_shape = (batch, workload.num_q_heads, workload.q_len, width)
     kv_shape = (batch, workload.num_kv_heads, workload.q_len, width)
 
     def cached(*shape: int) -> torch.Tensor:
-        return noise(*shape, dtype=cached_dtype)
+        return noise(*shape, dtype=dtype)
 
     layers = []
     for number in range(workload.num_layers):
