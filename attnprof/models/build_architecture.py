@@ -5,6 +5,8 @@ from typing import Any
 from attnprof.errors import UsageError
 from attnprof.models.architecture import Architecture
 from attnprof.models.architecture_decoders import DECODERS, decoder
+from attnprof.models.architecture_encoders import ENCODERS, encoder
+from attnprof.models.architecture_seq2seq import SEQ2SEQ, seq2seq
 from attnprof.models.config import Config
 from attnprof.models.families import SAME_SHAPE
 from attnprof.models.load import read_config
@@ -43,7 +45,11 @@ def build_architecture(values: dict[str, Any], where: str) -> Architecture:
         kind = BUILT_AS.get(config.model_type, config.model_type)
     if kind in DECODERS:
         return decoder(config, kind)
+    if kind in ENCODERS:
+        return encoder(config, kind)
+    if kind in SEQ2SEQ:
+        return seq2seq(config, kind)
     raise UsageError(
         f"{where}: a model of type {str(model_type)[:80]!r} cannot be built",
-        f"give one of: {', '.join(sorted(DECODERS))}",
+        f"give one of: {', '.join(sorted((*DECODERS, *ENCODERS, *SEQ2SEQ)))}",
     )
