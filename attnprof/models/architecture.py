@@ -2,7 +2,9 @@
 in from a configuration, and that :mod:`attnprof.workloads.transformer` interprets."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
+
+from attnprof.rope import Rope
 
 NormKind = Literal["rms", "layer"]
 Placement = Literal["pre", "post", "both"]
@@ -21,19 +23,6 @@ class Norm:
     kind: NormKind = "rms"
     eps: float = 1e-6
     weight_offset: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rope:
-    """The first ``dim`` elements of a head turned in pairs, by angles of its position.
-
-    ``parameters`` are those of a configuration's ``rope_parameters``: ``rope_type``,
-    ``rope_theta``, and what the type's scaling needs.
-    """
-
-    dim: int
-    max_len: int
-    parameters: tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

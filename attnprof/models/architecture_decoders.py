@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attnprof.errors import UsageError
 from attnprof.models.architecture import (
     Activation,
     Architecture,
@@ -14,20 +15,19 @@ from attnprof.models.architecture import (
     Latent,
     Norm,
     Placement,
-    Rope,
     Router,
 )
 from attnprof.models.config import Config
 from attnprof.models.decoders import ffn_width, num_decoder_layers, setting, shared_width
 from attnprof.models.families import FAMILIES, Family
 from attnprof.models.layer_kinds import num_experts, sparse_layers, stated_kinds, window_of
+from attnprof.rope import Rope, rope_of_config
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu-tanh",
     "gelu_pytorch_tanh": "gelu-tanh", "gelu_fast": "gelu-tanh", "relu": "relu",
 }  # fmt: skip
 TYPE_OF_KIND = {"full": "full_attention", "sliding": "sliding_attention"}
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 
 
 @dataclass(frozen=True)
@@ -187,14 +187,10 @@ def _latent_attention(config: Config, family: Family) -> AttentionBlock:
     num_heads = config.count("num_attention_heads")
     rope_dim = config.count("qk_rope_head_dim", 64)
     head_dim = config.count("qk_nope_head_dim", 128) + rope_dim
-    arithmetic = DECODERS["deepseek_v3"]
-    rope = _rope(config, arithmetic, "full", rope_dim)
-    parameters = dict(rope.parameters)
+    rope = _rope(config, DECODERS["deepseek_v3"], "full", rope_dim)
     scale = head_dim**-0.5
-    if parameters["rope_type"] != "default" and parameters.get("mscale_all_dim"):
-        factor, all_dim = parameters.get("factor", 1.0), parameters["mscale_all_dim"]
-        if factor > 1:
-            scale *= (0.1 * all_dim * math.log(factor) + 1.0) ** 2
+    if rope.scaling != "default" and rope.mscale_all_dim:
+        scale *= (0.1 * rope.mscale_all_dim * math.log(max(1.0, rope.factor)) + 1.0) ** 2
     bias = setting(config, family.qkv_bias)
     return AttentionBlock(
         num_q_heads=num_heads,
@@ -240,18 +236,25 @@ def _rope(config: Config, arithmetic: Arithmetic, kind: str, head_dim: int) -> R
     if arithmetic.local_theta is not None and kind == "sliding":
         default_theta = arithmetic.local_theta
     parameters.setdefault("rope_theta", default_theta)
-    parameters["rope_type"] = parameters.pop("type", parameters.get("rope_type", "default"))
-    if parameters["rope_type"] not in ROPE_TYPES:
-        expected = f"a scaling of {', '.join(ROPE_TYPES)}"
-        raise config.wrong("rope_scaling", parameters["rope_type"], expected)
-    dim = int(head_dim * config.share("partial_rotary_factor", 1.0))
-    if dim < 2 or dim % 2:
-        raise config.wrong("head_dim", head_dim, f"an even number turned in pairs, not {dim}")
-    return Rope(
-        dim=dim,
-        max_len=config.count("max_position_embeddings", most=10**8),
-        parameters=tuple(sorted(parameters.items())),
-    )
+    for name, value in parameters.items():
+        if name in ("rope_type", "type", "truncate") or value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
+            raise config.wrong(name, value, "a number above zero")
+    share = parameters.get("partial_rotary_factor") or config.share("partial_rotary_factor", 1.0)
+    try:
+        return rope_of_config(
+            {
+                "head_dim": head_dim,
+                "max_position_embeddings": config.count("max_position_embeddings", most=10**8),
+                "original_max_position_embeddings": config.get("original_max_position_embeddings"),
+                "rope_parameters": parameters,
+                "partial_rotary_factor": share,
+                "rope_interleave": False,
+            }
+        )
+    except UsageError as error:
+        raise UsageError(f"{config.where}: {error.problem}", error.fix) from None
 
 
 def _ffn(
