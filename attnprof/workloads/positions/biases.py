@@ -43,16 +43,16 @@ class Alibi(Position):
     """
 
     def __init__(self, num_q_heads: int, device: torch.device, dtype: torch.dtype) -> None:
-        self._slopes = torch.tensor(alibi_slopes(num_q_heads), dtype=torch.float32, device=device)
+        self.slopes = torch.tensor(alibi_slopes(num_q_heads), dtype=torch.float32, device=device)
         self._dtype = dtype
 
     @property
     def table_bytes(self) -> int:
-        return self._slopes.nbytes
+        return self.slopes.nbytes
 
     def constant_bias(self, q_first: int, q_len: int, kv_first: int, kv_len: int) -> torch.Tensor:
-        distances = _distances(q_first, q_len, kv_first, kv_len, self._slopes.device)
-        by_distance = -self._slopes[:, None] * distances.abs()
+        distances = _distances(q_first, q_len, kv_first, kv_len, self.slopes.device)
+        by_distance = -self.slopes[:, None] * distances.abs()
         return _at_pairs(by_distance.to(self._dtype), kv_len)
 
 
@@ -100,17 +100,17 @@ class T5Bias(Position):
     def __init__(
         self, table: torch.Tensor, bidirectional: bool, max_distance: int = T5_MAX_DISTANCE
     ) -> None:
-        self._table, self._bidirectional = table, bidirectional
-        self._max_distance = max_distance
+        self.table, self.bidirectional = table, bidirectional
+        self.max_distance = max_distance
 
     @property
     def table_bytes(self) -> int:
-        return self._table.nbytes
+        return self.table.nbytes
 
     def constant_bias(self, q_first: int, q_len: int, kv_first: int, kv_len: int) -> torch.Tensor:
-        distances = _distances(q_first, q_len, kv_first, kv_len, self._table.device)
-        buckets = t5_bucket(distances, self._bidirectional, len(self._table), self._max_distance)
-        return _at_pairs(self._table[buckets].T, kv_len)
+        distances = _distances(q_first, q_len, kv_first, kv_len, self.table.device)
+        buckets = t5_bucket(distances, self.bidirectional, len(self.table), self.max_distance)
+        return _at_pairs(self.table[buckets].T, kv_len)
 
 
 class Shaw(Position):
@@ -129,18 +129,18 @@ class Shaw(Position):
     """
 
     def __init__(self, table: torch.Tensor) -> None:
-        self._table, self._clip = table, len(table) // 2
+        self.table, self._clip = table, len(table) // 2
 
     @property
     def table_bytes(self) -> int:
-        return self._table.nbytes
+        return self.table.nbytes
 
     def query_bias(self, q: torch.Tensor, q_first: int, kv_first: int, kv_len: int) -> torch.Tensor:
         q_len, head_dim = q.shape[-2:]
         distances = _distances(q_first, q_len, kv_first, kv_len, q.device)
         column = distances.clamp(-self._clip, self._clip) + self._clip
         columns = _at_pairs(column[None], kv_len).expand(*q.shape[:2], q_len, kv_len)
-        by_distance: torch.Tensor = q @ self._table.T * head_dim**-0.5
+        by_distance: torch.Tensor = q @ self.table.T * head_dim**-0.5
         return by_distance.gather(-1, columns)
 
 
