@@ -1,11 +1,11 @@
-"""A workload or a config.json -> the position scheme that it names, with its tables."""
+"""A workload or a configuration -> the position scheme that it names, with its tables."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from attnprof.rope import rope_named, rope_of_config
+from attnprof.rope import rope_named, rope_of_parameters
 from attnprof.workload import Workload
 from attnprof.workloads.operation import Noise
 from attnprof.workloads.positions.base import Position
@@ -15,6 +15,7 @@ from attnprof.workloads.positions.rotary import Rotary
 
 __all__ = ["Position", "Rotary", "position_for", "rotary_from_config"]
 
+FIRST_LEN = 1024
 _SEED = 7919  # so that tables are other noise than the queries of the same seed
 
 
@@ -47,15 +48,20 @@ def position_for(
 
 
 def rotary_from_config(
-    config: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    rotated_dim: int,
     max_len: int,
     device: torch.device,
     dtype: torch.dtype,
-    layer_type: str | None = None,
 ) -> Rotary:
-    """The RoPE of a ``config.json``, for sequences up to ``max_len`` (longer ones grow it).
+    """The RoPE of a configuration's ``rope_parameters``.
+
+    Args:
+        max_len: Its ``max_position_embeddings``: of dynamic NTK the length beyond which it scales.
+            Tables begin short and grow with the sequences.
 
     Raises:
         UsageError: A scaling that is not served, or a width without halves.
     """
-    return Rotary(rope_of_config(config, layer_type), max_len, device, dtype)
+    rope = rope_of_parameters(parameters, rotated_dim, max_len)
+    return Rotary(rope, min(max_len, FIRST_LEN), device, dtype)

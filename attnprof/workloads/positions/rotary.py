@@ -167,18 +167,35 @@ def attention_factor(rope: Rope) -> float:
     return yarn_mscale(rope.factor)
 
 
-class Rotary(Position):
-    """RoPE: pairs of elements turned by angles in proportion to the position.
+def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """The first elements of each head of ``x`` turned, as many as there are cosines.
 
-        (x_a, x_b) → (x_a·cos mθ − x_b·sin mθ, x_b·cos mθ + x_a·sin mθ)
+        (x_a, x_b) → (x_a·cos mθ − x_b·sin mθ, x_b·cos mθ + x_a·sin mθ),  b = a + d / 2
 
-    Cosines and sines are read from tables of float32 angles, in the dtype of the arithmetic, that
-    grow when a sequence does; what a call costs is the turning. Dynamic NTK beyond its first
-    length has other frequencies for every length: each call of a new length makes its rows anew,
-    and keys that are cached stay turned as they were, as in the Transformers library.
+    Args:
+        x: ``[..., head_dim]``.
+        cos: Of the angle of each element, broadcast to all but the last dimension of ``x``.
+        sin: Likewise; negative in the first half.
 
     Source:
         Su et al. 2021, "RoFormer", arXiv:2104.09864, section 3.4.2, equation 34.
+    """
+    width = cos.shape[-1]
+    if width == x.shape[-1]:
+        return torch.addcmul(x * cos, x.roll(width // 2, -1), sin)
+    return torch.cat((turned(x[..., :width], cos, sin), x[..., width:]), dim=-1)
+
+
+class Rotary(Position):
+    """RoPE: pairs of elements turned by angles in proportion to the position.
+
+    Cosines and sines are read from tables in the dtype of the arithmetic, that grow when a
+    sequence does; what a call costs is the turning. Dynamic NTK beyond its first length has other
+    frequencies for every length: each call of a new length makes its rows anew, and keys that are
+    cached stay turned as they were, as in the Transformers library.
+
+    Args:
+        max_len: Positions that the tables hold from the beginning.
     """
 
     def __init__(self, rope: Rope, max_len: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -193,7 +210,7 @@ class Rotary(Position):
         return self._cos.nbytes + self._sin.nbytes
 
     def tables(self, first: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines of ``tokens`` positions, ``[tokens, rotated_dim / 2]`` each."""
+        """What :func:`turned` takes of ``tokens`` positions, ``[tokens, rotated_dim]`` each."""
         end, varies_beyond = first + tokens, self.rope.varies_beyond
         if varies_beyond is not None and end > varies_beyond:
             if self._held != (first, end):
@@ -210,21 +227,9 @@ class Rotary(Position):
             turns = frequencies(self.rope, end).to(self._device)
             angles = positions[:, None] * turns
             cos, sin = angles.cos() * self._factor, angles.sin() * self._factor
-            return cos.to(self._dtype), sin.to(self._dtype)
+            both_cos = torch.cat((cos, cos), dim=-1).to(self._dtype)
+            return both_cos, torch.cat((-sin, sin), dim=-1).to(self._dtype)
 
     def rotate(self, x: torch.Tensor, first: int) -> torch.Tensor:
-        """``x`` turned; elements beyond ``rotated_dim`` stay as they are.
-
-        Of interleaved pairs the first elements are written before the second, as the Transformers
-        library does for DeepSeek: products of queries and keys are the same in either order.
-        """
-        cos, sin = self.tables(first, x.shape[-2])
-        width = self.rope.rotated_dim
-        if self.rope.interleaved:
-            a, b = x[..., 0:width:2], x[..., 1:width:2]
-        else:
-            a, b = x[..., : width // 2], x[..., width // 2 : width]
-        halves = (a * cos - b * sin, b * cos + a * sin)
-        if width == x.shape[-1]:
-            return torch.cat(halves, dim=-1)
-        return torch.cat((*halves, x[..., width:]), dim=-1)
+        """``x`` turned; elements beyond ``rotated_dim`` stay as they are."""
+        return turned(x, *self.tables(first, x.shape[-2]))
