@@ -21,7 +21,7 @@ from attnprof.models.config import Config
 from attnprof.models.decoders import ffn_width, num_decoder_layers, setting, shared_width
 from attnprof.models.families import FAMILIES, Family
 from attnprof.models.layer_kinds import num_experts, sparse_layers, stated_kinds, window_of
-from attnprof.rope import Rope, rope_of_config
+from attnprof.rope import Rope, rope_of_parameters
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu-tanh",
@@ -241,18 +241,14 @@ def _rope(config: Config, arithmetic: Arithmetic, kind: str, head_dim: int) -> R
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
             raise config.wrong(name, value, "a number above zero")
-    share = parameters.get("partial_rotary_factor") or config.share("partial_rotary_factor", 1.0)
-    try:
-        return rope_of_config(
-            {
-                "head_dim": head_dim,
-                "max_position_embeddings": config.count("max_position_embeddings", most=10**8),
-                "original_max_position_embeddings": config.get("original_max_position_embeddings"),
-                "rope_parameters": parameters,
-                "partial_rotary_factor": share,
-                "rope_interleave": False,
-            }
+    if config.get("original_max_position_embeddings") is not None:
+        parameters.setdefault(
+            "original_max_position_embeddings", config.count("original_max_position_embeddings")
         )
+    share = parameters.get("partial_rotary_factor") or config.share("partial_rotary_factor", 1.0)
+    max_len = config.count("max_position_embeddings", most=10**8)
+    try:
+        return rope_of_parameters(parameters, int(head_dim * share), max_len)
     except UsageError as error:
         raise UsageError(f"{config.where}: {error.problem}", error.fix) from None
 

@@ -1,0 +1,153 @@
+"""A Transformers class's state dict -> the same weights in our modules, to hold one against the
+other."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from attnprof.workloads.transformer.model import Transformer
+
+Names = dict[str, tuple[str, ...]]  # ours -> theirs, laid one below the other; {} is the layer
+
+_SELF = "model.layers.{}.self_attn."
+_MLP = "model.layers.{}.mlp."
+_LAYER = "model.layers.{}."
+
+
+def _linear(ours: str, *theirs: str) -> Names:
+    return {
+        f"{ours}.{kind}": tuple(f"{name}.{kind}" for name in theirs) for kind in ("weight", "bias")
+    }
+
+
+LLAMA: Names = {
+    "embedding.weight": ("model.embed_tokens.weight",),
+    "head.weight": ("lm_head.weight",),
+    "final_norm.weight": ("model.norm.weight",),
+    **_linear("blocks.{}.attention.qkv", *(f"{_SELF}{name}_proj" for name in "qkv")),
+    **_linear("blocks.{}.attention.out", f"{_SELF}o_proj"),
+    "blocks.{}.attention.q_norm.weight": (f"{_SELF}q_norm.weight",),
+    "blocks.{}.attention.k_norm.weight": (f"{_SELF}k_norm.weight",),
+    "blocks.{}.attention.sinks": (f"{_SELF}sinks",),
+    "blocks.{}.norms_before.0.weight": (f"{_LAYER}input_layernorm.weight",),
+    "blocks.{}.norms_before.1.weight": (f"{_LAYER}post_attention_layernorm.weight",),
+    **_linear("blocks.{}.ffn.up", f"{_MLP}gate_proj", f"{_MLP}up_proj"),
+    **_linear("blocks.{}.ffn.down", f"{_MLP}down_proj"),
+}
+# Routed experts lie in one tensor; of a sparse layer ``up`` and ``down`` have no ``.weight``.
+MIXTURE: Names = {
+    **LLAMA,
+    "blocks.{}.ffn.router.weight": (f"{_MLP}gate.weight",),
+    "blocks.{}.ffn.up": (f"{_MLP}experts.gate_up_proj",),
+    "blocks.{}.ffn.down": (f"{_MLP}experts.down_proj",),
+}
+GEMMA2: Names = {
+    **LLAMA,
+    "blocks.{}.norms_within.0.weight": (f"{_LAYER}post_attention_layernorm.weight",),
+    "blocks.{}.norms_before.1.weight": (f"{_LAYER}pre_feedforward_layernorm.weight",),
+    "blocks.{}.norms_within.1.weight": (f"{_LAYER}post_feedforward_layernorm.weight",),
+}
+GPT_OSS: Names = {
+    **MIXTURE,
+    **_linear("blocks.{}.ffn.router", f"{_MLP}router"),
+    "blocks.{}.ffn.up_bias": (f"{_MLP}experts.gate_up_proj_bias",),
+    "blocks.{}.ffn.down_bias": (f"{_MLP}experts.down_proj_bias",),
+}
+DEEPSEEK: Names = {
+    **MIXTURE,
+    "blocks.{}.ffn.choice_bias": (f"{_MLP}gate.e_score_correction_bias",),
+    **_linear(
+        "blocks.{}.ffn.shared.up", *(f"{_MLP}shared_experts.{n}_proj" for n in ("gate", "up"))
+    ),
+    **_linear("blocks.{}.ffn.shared.down", f"{_MLP}shared_experts.down_proj"),
+    "blocks.{}.attention.q.weight": (f"{_SELF}q_b_proj.weight",),
+    **_linear("blocks.{}.attention.q_down", f"{_SELF}q_a_proj"),
+    "blocks.{}.attention.q_norm.weight": (f"{_SELF}q_a_layernorm.weight",),
+    **_linear("blocks.{}.attention.kv_down", f"{_SELF}kv_a_proj_with_mqa"),
+    "blocks.{}.attention.kv_norm.weight": (f"{_SELF}kv_a_layernorm.weight",),
+    "blocks.{}.attention.kv_up.weight": (f"{_SELF}kv_b_proj.weight",),
+}
+GPT2: Names = {
+    "embedding.weight": ("transformer.wte.weight",),
+    "positions.weight": ("transformer.wpe.weight",),
+    "head.weight": ("lm_head.weight",),
+    **_linear("final_norm", "transformer.ln_f"),
+    **_linear("blocks.{}.attention.qkv", "transformer.h.{}.attn.c_attn"),
+    **_linear("blocks.{}.attention.out", "transformer.h.{}.attn.c_proj"),
+    **_linear("blocks.{}.norms_before.0", "transformer.h.{}.ln_1"),
+    **_linear("blocks.{}.norms_before.1", "transformer.h.{}.ln_2"),
+    **_linear("blocks.{}.ffn.up", "transformer.h.{}.mlp.c_fc"),
+    **_linear("blocks.{}.ffn.down", "transformer.h.{}.mlp.c_proj"),
+}
+NAMES: dict[str, Names] = {
+    "llama": LLAMA, "mistral": LLAMA, "qwen2": LLAMA, "qwen3": LLAMA, "gemma": LLAMA,
+    "mixtral": MIXTURE, "qwen3_moe": MIXTURE, "gemma2": GEMMA2, "gemma3_text": GEMMA2,
+    "gpt2": GPT2, "gpt_oss": GPT_OSS, "deepseek_v3": DEEPSEEK,
+}  # fmt: skip
+
+
+def load_transformers_weights(model: Transformer, state: Mapping[str, torch.Tensor]) -> None:
+    """Copy the weights of the Transformers class of the model's type into ``model``.
+
+    Raises:
+        KeyError: The class lacks a weight that ours has, or has one that ours lacks.
+    """
+    names = NAMES[model.architecture.model_type]
+    used = set()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            template, layer = _template(name)
+            theirs = [their.format(layer) for their in names[template]]
+            if theirs[0].endswith("q_b_proj.weight") and theirs[0] not in state:
+                theirs = [theirs[0].replace("q_b_proj", "q_proj")]  # without a low rank
+            used.update(theirs)
+            parameter.copy_(_adapted(model, template, torch.cat([state[t] for t in theirs])))
+    left = set(state) - used - ({"lm_head.weight"} if model.architecture.tied_head else set())
+    if left:
+        raise KeyError(f"weights that the model lacks: {', '.join(sorted(left))}")
+
+
+def _template(name: str) -> tuple[str, str]:
+    """The name with {} for the layer, and the layer."""
+    if not name.startswith("blocks."):
+        return name, ""
+    _, layer, rest = name.split(".", 2)
+    return f"blocks.{{}}.{rest}", layer
+
+
+def _adapted(model: Transformer, template: str, theirs: torch.Tensor) -> torch.Tensor:
+    """Their weight as ours is laid out."""
+    architecture = model.architecture
+    part = template.rsplit("}.", 1)[-1]
+    if "norm" in part:
+        norm = architecture.blocks[0].norm
+        return theirs + norm.weight_offset if part.endswith("weight") else theirs
+    if architecture.model_type == "gpt2" and part.endswith(_TRANSPOSED_IN_GPT2):
+        return theirs.T
+    if architecture.model_type == "gpt_oss" and part in _OF_GPT_OSS:
+        return _OF_GPT_OSS[part](theirs)
+    latent = architecture.blocks[0].attention.latent
+    if latent is not None and latent.interleaved and part.startswith(_TURNED_ROWS):
+        num_heads = architecture.blocks[0].attention.num_q_heads if "q.w" in part else 1
+        by_head = theirs.view(num_heads, -1, *theirs.shape[1:])
+        fixed, turned = by_head[:, : -latent.rope_dim], by_head[:, -latent.rope_dim :]
+        return torch.cat((fixed, _evens_first(turned, 1)), dim=1).view_as(theirs)
+    return theirs
+
+
+_TRANSPOSED_IN_GPT2 = ("qkv.weight", "out.weight", "up.weight", "down.weight")
+_TURNED_ROWS = ("attention.q.weight", "attention.kv_down.")
+
+
+def _evens_first(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Even elements of a dimension, then odd ones: pairs of neighbours as pairs of halves."""
+    order = torch.arange(x.shape[dim])
+    return x.index_select(dim, torch.cat((order[0::2], order[1::2])))
+
+
+# gpt-oss stores inputs before outputs, and gate and up in turns.
+_OF_GPT_OSS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "ffn.up": lambda theirs: _evens_first(theirs.transpose(1, 2), 1),
+    "ffn.up_bias": lambda theirs: _evens_first(theirs, 1),
+    "ffn.down": lambda theirs: theirs.transpose(1, 2),
+}

@@ -1,0 +1,36 @@
+"""Norms as torch's own functions, which compute in float32 what is narrower."""
+
+import torch
+from torch import nn
+
+from attnprof.models.architecture import Norm
+
+
+class RmsNorm(nn.Module):
+    """x / √(mean(x²) + eps) · weight."""
+
+    def __init__(self, width: int, norm: Norm) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.shape, self.eps = (width,), norm.eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.rms_norm(x, self.shape, self.weight, self.eps)
+
+
+class LayerNorm(nn.Module):
+    """(x - mean(x)) / √(var(x) + eps) · weight + bias."""
+
+    def __init__(self, width: int, norm: Norm) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width))
+        self.shape, self.eps = (width,), norm.eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+
+
+def new_norm(width: int, norm: Norm) -> RmsNorm | LayerNorm:
+    """The module of a norm over ``width`` elements."""
+    return RmsNorm(width, norm) if norm.kind == "rms" else LayerNorm(width, norm)
