@@ -6,9 +6,10 @@ import gc
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from attnprof import __version__
 from attnprof.errors import AttnprofError, UsageError
@@ -56,7 +57,23 @@ def attnprof(
     """Measure attention on the hardware in front of you; plan LLM serving on hardware to come."""
 
 
-@app.command()
+class _SweepCommand(TyperCommand):
+    """Its help ends with the names of all axes, which are looked up when it is asked for."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from attnprof.grid import AXIS_GROUPS
+
+        with formatter.section("Axes (attnprof show axes explains them)"):
+            formatter.write_dl(
+                [
+                    (group, ", ".join(axis.name for axis in axes))
+                    for group, axes in AXIS_GROUPS.items()
+                ],
+                col_max=20,
+            )
+
+
+@app.command(cls=_SweepCommand)
 def sweep(
     spec: Annotated[
         str | None,
@@ -83,8 +100,10 @@ def sweep(
     head_dim: Annotated[str | None, typer.Option(help="Widths of a head.")] = None,
     layers: Annotated[str | None, typer.Option(help="Layers, each with its own tensors.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16, ...")] = None,
-    phase: Annotated[str | None, typer.Option(help="prefill, decode, kv-growth.")] = None,
-    variant: Annotated[str | None, typer.Option(help="full, causal, sliding.")] = None,
+    phase: Annotated[
+        str | None, typer.Option(help="prefill, decode, verify, train, generate, ...")
+    ] = None,
+    variant: Annotated[str | None, typer.Option(help="full, causal, sliding, ...")] = None,
     backend: Annotated[str | None, typer.Option(help="eager, math, flash, ..., or all.")] = None,
     device: Annotated[
         str, typer.Option(help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.")
@@ -239,15 +258,37 @@ def doctor(
 
 @app.command("show")
 def show_command(
-    kind: Annotated[str, typer.Argument(help="models, gpus, engines, backends, sweeps, axes.")],
-    name: Annotated[str | None, typer.Argument(help="One of them, explained.")] = None,
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="models, gpus, engines, backends, sweeps, axes, variants, positions, caches."
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="One of them, explained. Of 'variant' also a model: which layer sees what."
+        ),
+    ] = None,
+    q_len: Annotated[str | None, typer.Option(help="Queries that a variant is drawn with.")] = None,
+    kv_len: Annotated[str | None, typer.Option(help="Keys that it is drawn with.")] = None,
+    window_len: Annotated[str | None, typer.Option(help="Its window, or chunk.")] = None,
+    prefix_len: Annotated[str | None, typer.Option(help="Its prefix.")] = None,
+    document_len: Annotated[str | None, typer.Option(help="Mean length of its documents.")] = None,
+    sink_len: Annotated[str | None, typer.Option(help="Its first tokens, always seen.")] = None,
     output_format: Format = OutputFormat.rich,
 ) -> None:
-    """List what there is of a kind, or explain one by name."""
+    """List what there is of a kind, or explain one by name; draw who sees whom in a variant."""
     from attnprof.render import show
     from attnprof.shelf import shelf_tables
+    from attnprof.units import parse_tokens
 
-    show(shelf_tables(kind, name), output_format)
+    typed = {
+        "q_len": q_len, "kv_len": kv_len, "window_len": window_len, "prefix_len": prefix_len,
+        "document_len": document_len, "sink_len": sink_len,
+    }  # fmt: skip
+    sizes = {key: None if text is None else parse_tokens(text) for key, text in typed.items()}
+    show(shelf_tables(kind, name, sizes), output_format)
 
 
 @app.command()

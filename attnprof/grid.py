@@ -114,17 +114,27 @@ def _length(name: str, help: str, default: Any = None, alias: str | None = None)
     return Axis(name, help, _count, default, alias, is_length=True)
 
 
-AXES = {
-    axis.name: axis
-    for axis in (
+AXIS_GROUPS: dict[str, tuple[Axis, ...]] = {
+    "what runs": (
         _named("phase", PHASES, "prefill"),
+        _named("scope", SCOPES, "op"),
         Axis("backend", "kernels, or 'all'", _backend, "flash"),
         Axis(
             "dtype",
             "float32, bfloat16, float16, ...; an accelerator's default is bfloat16, else float32",
             _dtype,
         ),
-        _named("scope", SCOPES, "op"),
+        _length("batch_size", "sequences in a call", 1, "batch"),
+        _length("seq_len", "sequence length", None, "n"),
+        _length("q_len", "query length: of a chunk, of a verify"),
+        _length("kv_len", "cached tokens of a decode"),
+        _length("source_len", "tokens of the source, of a cross-attention or an encoder"),
+        _length("prefill_len", "tokens of the prompt in a mixed step"),
+        _length("start_len", "cached tokens where kv-growth starts, the prompt of generate", 1),
+        _length("num_layers", "layers, each with its tensors", 1, "layers"),
+        Axis("checkpointing", "make activations again on the way back: yes, no", _flag, False),
+    ),
+    "who sees whom, and where": (
         _named("attention", ATTENTIONS, "self"),
         _named("variant", VARIANTS, "causal"),
         _length("window_len", "tokens that 'sliding' sees, or of a chunk", None, "window"),
@@ -133,42 +143,40 @@ AXES = {
         _length("document_len", "mean length of the documents of 'packed'"),
         _length("min_len", "shortest sequence of a padded batch; kv_len is the longest"),
         _named("position", POSITIONS, "none"),
-        _length("batch_size", "sequences in a call", 1, "batch"),
-        _length("seq_len", "sequence length", None, "n"),
-        _length("q_len", "query length"),
-        _length("kv_len", "cached tokens of a decode"),
-        _length("source_len", "tokens of the source, of a cross-attention or an encoder"),
-        _length("prefill_len", "tokens of the prompt in a mixed step"),
+    ),
+    "heads": (
         _length("num_q_heads", "query heads", 8, "heads"),
         Axis("num_kv_heads", "KV heads, or mha, mqa", _kv_heads, "mha", "kv_heads", is_length=True),
         _length("head_dim", "width of a head", 64),
         _length("v_head_dim", "width of a value, if another"),
+        Axis("softcap", "cap of the scores", _number),
+        Axis("sink_logits", "a learned logit in each softmax: yes, no", _flag, False),
         _named("mla", MLA_FORMS),
         _length("kv_lora_rank", "width of MLA's latent", 512),
         _length("rope_head_dim", "rotated part of MLA's head_dim", 64),
-        Axis("softcap", "cap of the scores", _number),
-        Axis("sink_logits", "a learned logit in each softmax: yes, no", _flag, False),
-        _length("num_layers", "layers, each with its tensors", 1, "layers"),
+    ),
+    "cache": (
         _named("kv_cache", KV_CACHES, "static"),
         Axis("kv_dtype", "element type of the cache, if another: int8, int4, fp8, ...", _stored),
         _length("block_tokens", "tokens in a block of a paged cache"),
-        _length("start_len", "cached tokens where kv-growth starts, the prompt of generate", 1),
-        Axis("checkpointing", "make activations again on the way back: yes, no", _flag, False),
-        _named("mixer", MIXERS, "attention"),
-        _named("ffn", FFNS),
-        _length("ffn_dim", "width of the FFN, or of an expert"),
-        _length("num_experts", "experts of a moe"),
-        _length("num_active_experts", "experts that a token goes through"),
-        Axis("model", "a model's profile or config.json", str),
-        _named("implementation", IMPLEMENTATIONS, "plain"),
-        Axis("weight_dtype", "element type of the weights, if another", _stored),
         Axis(
             "cache_regime",
             "warm or cold; an accelerator's default is cold, a CPU's warm",
             _one_of("cache_regime", CACHE_REGIMES),
         ),
-    )
+    ),
+    "around attention, or in its place": (
+        Axis("model", "a model's profile or config.json", str),
+        _named("implementation", IMPLEMENTATIONS, "plain"),
+        Axis("weight_dtype", "element type of the weights, if another", _stored),
+        _named("ffn", FFNS),
+        _length("ffn_dim", "width of the FFN, or of an expert"),
+        _length("num_experts", "experts of a moe"),
+        _length("num_active_experts", "experts that a token goes through"),
+        _named("mixer", MIXERS, "attention"),
+    ),
 }
+AXES = {axis.name: axis for axes in AXIS_GROUPS.values() for axis in axes}
 _ALIASES = {axis.alias: axis.name for axis in AXES.values() if axis.alias}
 
 

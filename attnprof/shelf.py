@@ -1,35 +1,71 @@
 """What can be chosen by name -> the tables of ``attnprof show``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 
+from attnprof import choice_tables
 from attnprof.errors import UsageError, nearest
-from attnprof.grid import AXES, expand, sweep_groups
+from attnprof.grid import AXIS_GROUPS, expand, sweep_groups
 from attnprof.listing import backends_table, profiles_table
 from attnprof.profiles import list_profiles, load_profile
 from attnprof.render import Column, Table
+from attnprof.variants import PARAMETERS, VARIANTS
 
-KINDS = ("models", "gpus", "engines", "backends", "sweeps", "axes")
+KINDS = (
+    "models", "gpus", "engines", "backends", "sweeps", "axes", "variants", "positions", "caches",
+)  # fmt: skip
+DRAWN = ("q_len", "kv_len", *PARAMETERS)
+"""What a variant may be drawn with, by the names of the axes."""
 
 
-def shelf_tables(kind: str, name: str | None = None) -> list[Table]:
+def shelf_tables(
+    kind: str, name: str | None = None, sizes: Mapping[str, int | None] | None = None
+) -> list[Table]:
     """The tables of one kind, or of one thing of that kind.
 
+    Args:
+        kind: In the singular too: ``variant``.
+        sizes: Lengths that a variant is drawn with; None or left out where they were not given.
+
     Raises:
-        UsageError: No such kind, or nothing of that name.
+        UsageError: No such kind, nothing of that name, or sizes for what has none.
     """
+    kind = _SINGULAR.get(kind, kind)
     if kind not in KINDS:
         raise UsageError(f"nothing to show of {kind!r}", nearest(kind, KINDS))
+    given = {key: size for key, size in (sizes or {}).items() if size is not None}
+    if kind == "variants" and name is not None:
+        return _variant_tables(name, given)
+    for key in given:
+        option = f"--{key.replace('_', '-')}"
+        raise UsageError(f"{option} is of a variant", f"attnprof show variant sliding {option} 4")
     if kind in _BY_KIND:
         listed, explained = _BY_KIND[kind]
         return [listed() if name is None else explained(name)]
-    table = backends_table() if kind == "backends" else _axes_table()
+    tables = _TABLES[kind]()
     if name is None:
-        return [table]
-    rows = tuple(row for row in table.rows if row["name"] == name)
-    if not rows:
-        known = [str(row["name"]) for row in table.rows]
-        raise UsageError(f"no {kind.removesuffix('s')} {name!r}", nearest(name, known))
-    return [Table(table.name, table.title, table.columns, rows)]
+        return tables
+    for table in tables:
+        rows = tuple(row for row in table.rows if row["name"] == name)
+        if rows:
+            return [Table(table.name, table.title, table.columns, rows)]
+    known = [str(row["name"]) for table in tables for row in table.rows]
+    singular = {plural: one for one, plural in _SINGULAR.items()}[kind]
+    raise UsageError(f"no {singular} {name!r}", nearest(name, known))
+
+
+def _variant_tables(name: str, sizes: Mapping[str, int]) -> list[Table]:
+    """A variant drawn; or, of a model, which of its layers have which."""
+    q_len, kv_len = sizes.get("q_len"), sizes.get("kv_len")
+    others: dict[str, int | None] = {key: sizes[key] for key in PARAMETERS if key in sizes}
+    if name in VARIANTS or not (name in list_profiles("models") or Path(name).exists()):
+        return choice_tables.variant_tables(name, others, q_len, kv_len)
+    from attnprof.models.load import load_model
+
+    if others or q_len is not None:
+        raise UsageError(f"model {name!r} has sizes of its own", "give --kv-len or nothing")
+    return [choice_tables.layers_table(load_model(name), kv_len)]
 
 
 def _sweeps_table() -> Table:
@@ -115,24 +151,40 @@ def _listed(values: object) -> str:
     return ", ".join(map(str, values)) if isinstance(values, list) else str(values)
 
 
-def _axes_table() -> Table:
-    return Table(
-        name="axes",
-        title="Axes of a sweep",
-        columns=(
-            Column("name", "Axis"),
-            Column("alias", "Also"),
-            Column("default", "Default"),
-            Column("help", "Values", wraps=True),
-        ),
-        rows=tuple(
-            {
-                "name": axis.name,
-                "alias": axis.alias or "",
-                "default": axis.default,
-                "help": axis.help,
-            }
-            for axis in AXES.values()
-        ),
-        notes=("Lengths and counts take 512, 8k, lists 1k,4k and ranges 512..8192x2, 4..16+4.",),
+def _axes_tables() -> list[Table]:
+    """The axes, in a table for each thing that they are about."""
+    columns = (
+        Column("name", "Axis"),
+        Column("alias", "Also"),
+        Column("default", "Default"),
+        Column("help", "Values", wraps=True),
     )
+    tables = [
+        Table(
+            name="axes",
+            title=f"Axes of a sweep: {group}",
+            columns=columns,
+            rows=tuple(
+                {
+                    "name": axis.name,
+                    "alias": axis.alias or "",
+                    "default": {False: "no"}.get(axis.default, axis.default),
+                    "help": axis.help,
+                }
+                for axis in axes
+            ),
+        )
+        for group, axes in AXIS_GROUPS.items()
+    ]
+    words = "Lengths and counts take 512, 8k, lists 1k,4k and ranges 512..8192x2, 4..16+4."
+    return [*tables[:-1], replace(tables[-1], notes=(words,))]
+
+
+_TABLES: dict[str, Callable[[], list[Table]]] = {
+    "backends": lambda: [backends_table()],
+    "axes": _axes_tables,
+    "positions": lambda: [choice_tables.positions_table()],
+    "caches": lambda: [choice_tables.caches_table()],
+    "variants": lambda: [choice_tables.variants_table()],
+}
+_SINGULAR = {"axis": "axes"} | {kind[:-1]: kind for kind in KINDS if kind != "axes"}

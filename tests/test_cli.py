@@ -30,6 +30,26 @@ def test_help_and_version_load_nothing_heavy(args: tuple[str, ...]) -> None:
     assert not HEAVY & {name.split(".")[0] for name in json.loads(done.stderr)}
 
 
+def test_the_help_of_a_sweep_names_every_axis_in_80_columns() -> None:
+    from attnprof.grid import AXES, AXIS_GROUPS
+
+    lines = attnprof("sweep", "--help", columns=80).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    end = " ".join(
+        " ".join(lines[lines.index(next(one for one in lines if "Axes (" in one)) :]).split()
+    )
+    for group, axes in AXIS_GROUPS.items():
+        assert f"{group} {', '.join(axis.name for axis in axes)}" in end
+    assert sum(map(len, AXIS_GROUPS.values())) == len(AXES)
+
+
+@pytest.mark.parametrize("kind", ["axes", "variants", "positions", "caches", "backends"])
+def test_what_can_be_chosen_is_readable_in_80_columns(kind: str) -> None:
+    done = attnprof("show", kind, columns=80)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
 def test_an_unknown_command_is_a_usage_error_with_the_nearest_name() -> None:
     done = attnprof("swep")
     assert done.returncode == 2
@@ -183,7 +203,10 @@ def test_resume_without_a_folder_takes_the_newest_unfinished_run(folder: Path) -
         (("sweep", "--interval", "7"), 2, "interval"),
         (("sweep", "--threads", "0"), 2, "threads"),
         (("report", "nowhere"), 2, "holds no run"),
-        (("show", "backend"), 2, "did you mean 'backends'?"),
+        (("show", "backnds"), 2, "did you mean 'backends'?"),
+        (("show", "variant", "slidng"), 2, "did you mean 'sliding'?"),
+        (("show", "variant", "sliding", "--window-len", "none"), 2, "is not a count"),
+        (("show", "axis", "windw"), 2, "no axis 'windw'"),
         (("show", "backends", "falsh"), 2, "did you mean 'flash'?"),
         (("show", "sweeps", "quik"), 2, "did you mean 'quick'?"),
     ],

@@ -20,7 +20,7 @@ def test_what_cannot_be_measured_says_why() -> None:
 
 
 def test_the_shelf_has_every_axis_and_every_backend() -> None:
-    assert {row["name"] for row in shelf_tables("axes")[0].rows} == set(AXES)
+    assert [row["name"] for table in shelf_tables("axes") for row in table.rows] == list(AXES)
     assert {row["name"] for row in shelf_tables("backends")[0].rows} == set(BACKENDS)
 
 
@@ -28,8 +28,8 @@ def test_the_shelf_has_every_axis_and_every_backend() -> None:
 def test_one_of_a_kind_is_shown_alone_and_a_typo_is_answered(kind: str) -> None:
     listed = shelf_tables(kind)[0].rows
     name = str(listed[0]["name"])
-    (one,) = shelf_tables(kind, name)
-    assert one.rows
+    explained = shelf_tables(kind, name)
+    assert all(table.rows for table in explained)
     with pytest.raises(UsageError):
         shelf_tables(kind, f"{name}-no-such")
 
