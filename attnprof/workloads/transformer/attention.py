@@ -5,9 +5,9 @@ from torch import nn
 
 from attnprof.models.architecture import AttentionBlock
 from attnprof.workloads.kv_caches import KvCache, Pair
+from attnprof.workloads.positions.rotary import turned
 from attnprof.workloads.transformer.norms import new_norm
 from attnprof.workloads.transformer.step import Segment, Step
-from attnprof.workloads.transformer.turning import turned
 
 
 class SelfAttention(nn.Module):

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from attnprof.models.architecture import AttentionBlock, Norm
+from attnprof.workloads.positions.rotary import turned
 from attnprof.workloads.transformer.attention import attended, cached
 from attnprof.workloads.transformer.norms import RmsNorm
 from attnprof.workloads.transformer.step import Segment, Step
-from attnprof.workloads.transformer.turning import turned
 
 LATENT_NORM = Norm(eps=1e-6)  # whatever the epsilon of the layers' norms
 

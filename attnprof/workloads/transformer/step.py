@@ -10,7 +10,6 @@ import torch
 
 from attnprof.rope import Rope
 from attnprof.workloads.positions import Rotary
-from attnprof.workloads.transformer.turning import spread
 
 if TYPE_CHECKING:
     from attnprof.workloads.transformer.kernels import Kernels
@@ -90,6 +89,7 @@ class Step:
         known = self._angles.get(rope)
         if known is None:
             rotary = self._rotary_of(rope)
-            known = [spread(*rotary.tables(s.first_pos, s.num_tokens)) for s in self.segments]
+            tables = [rotary.tables(s.first_pos, s.num_tokens) for s in self.segments]
+            known = [(cos[:, None], sin[:, None]) for cos, sin in tables]
             self._angles[rope] = known
         return known
