@@ -99,7 +99,7 @@ def memory_problem(needed: int, free_bytes: int | None) -> str | None:
 def expected_call_s(
     workload: Workload, device_kind: str, threads: int, ceilings: dict[str, Any]
 ) -> float:
-    """A guess at the seconds of one call, of a kv-growth workload of its whole growth.
+    """A guess at the seconds of one call, of a growing workload of its whole growth.
 
     The roofline's time at the share of it that such kernels reach, and an overhead for each layer.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnprof.measured import Check, Energy, GrowthPoint, Memory, Part, Samples, WarmUp
 from attnprof.medians import FEWEST_FOR_INTERVAL, NO_INTERVAL, Interval, median_interval
-from attnprof.workload import Workload
+from attnprof.workload import GROWING, Workload
 
 HEAVY_BUDGETS = 10  # what a workload may take beyond its budget to get those six samples
 CLEAN_DELAY = 0.05  # of a sample's wall time, spent waiting for a core
@@ -116,10 +116,17 @@ def _tuples(data: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
 
 
-def step_samples(growths: Sequence[Sequence[GrowthPoint]]) -> Samples:
-    """A sample for each growth: the median time of its steps."""
+def step_samples(
+    growths: Sequence[Sequence[GrowthPoint]], prompt_len: int | None = None
+) -> Samples:
+    """A sample for each growth: the median time of its steps.
+
+    Args:
+        prompt_len: Of a generate, whose prompt is no step; left in where it is all there is.
+    """
     walls, cpus = [], []
-    for points in growths:
+    for growth in growths:
+        points = [point for point in growth if point.kv_len != prompt_len] or growth
         walls.append(statistics.median(point.wall_s for point in points))
         known = [point.cpu_s for point in points if point.cpu_s is not None]
         if len(known) == len(points):
@@ -263,7 +270,7 @@ class Progress:
     _look: int = 0
 
     def __post_init__(self) -> None:
-        if self.workload.phase == "kv-growth":
+        if self.workload.phase in GROWING:
             self.plan = replace(self.plan, min_samples=FEWEST_FOR_INTERVAL, max_samples=MAX_GROWTHS)
         self._look = self.plan.min_samples
 

@@ -68,14 +68,16 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthPoint:
-    """A kv-growth workload at one length of its cache."""
+    """A kv-growth or generate workload at one length of its cache."""
 
     kv_len: int
-    wall_s: float  # of the step that appended the last token: append and attention, all layers
+    wall_s: float  # of the step that brought the last token, in all layers; of a prompt the TTFT
     cpu_s: float | None
     useful_bytes: int  # K and V of the tokens held
     allocated_bytes: int  # as the cache holds them now, unused slots included
     peak_bytes: int | None  # highest live cache bytes during the step, old and new copies alike
+    total_s: float | None = None  # of all steps so far, those of which no point is kept as well
+    total_cpu_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

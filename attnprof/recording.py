@@ -241,13 +241,11 @@ def _parts(visits: Iterable[Visit]) -> list[dict[str, Any]] | None:
 
 
 def _merged(points: list[GrowthPoint]) -> dict[str, Any]:
-    cpu_s = [point.cpu_s for point in points if point.cpu_s is not None]
-    return {
-        **asdict(points[0]),
-        "wall_s": statistics.median(point.wall_s for point in points),
-        "cpu_s": statistics.median(cpu_s) if cpu_s else None,
-        "num_growths": len(points),
-    }
+    times = {}
+    for name in ("wall_s", "cpu_s", "total_s", "total_cpu_s"):
+        known = [value for point in points if (value := getattr(point, name)) is not None]
+        times[name] = statistics.median(known) if known else None
+    return {**asdict(points[0]), **times, "num_growths": len(points)}
 
 
 def unfinished_records(run: Run) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 from attnprof.medians import median_interval
 from attnprof.regression import Z95, relative_sd
 from attnprof.units import tokens
+from attnprof.workload import GROWING
 
 Record = Mapping[str, Any]
 
@@ -166,14 +167,14 @@ def group_series(records: Sequence[Record]) -> list[Series]:
     varying = varying_keys(records)
     found: list[Series] = []
     for quantity in ("latency", "peak_memory"):
-        timed = [record for record in good if record.get("phase") != "kv-growth"]
+        timed = [record for record in good if record.get("phase") not in GROWING]
         for axis in (None, *COUNTS):
             for group in _groups(timed, axis):
                 found += _series_of(group, axis, quantity, varying)
     found += [
         series
         for record in good
-        if record.get("phase") == "kv-growth" and (series := _growth_series(record, varying))
+        if record.get("phase") in GROWING and (series := _growth_series(record, varying))
     ]
     return found
 
@@ -310,8 +311,13 @@ def _peak(row: Record) -> tuple[float, float] | None:
 
 
 def _growth_series(record: Record, varying: Mapping[str, Sequence[str]]) -> Series | None:
-    """Time of a step against the length of the cache, as medians over stretches of steps."""
+    """Time of a step against the length of the cache, as medians over stretches of steps.
+
+    A step without a cache computes all tokens anew, so its length is that of a prompt.
+    """
     growth = [point for point in record.get("growth") or () if positive(point.get("wall_s"))]
+    if record.get("phase") == "generate":
+        growth = [point for point in growth if point["kv_len"] != record.get("start_len")]
     if len(growth) < 3 * _GROWTH_BINS:
         return None
     on_cpu = _common_clock([record]) == "cpu" and all(positive(p.get("cpu_s")) for p in growth)
@@ -327,7 +333,7 @@ def _growth_series(record: Record, varying: Mapping[str, Sequence[str]]) -> Seri
         sd.append(relative_sd(median_s, interval.low_s, interval.high_s))
     return Series(
         name=label(record, varying, without="kv_len"),
-        axis="kv_len",
+        axis="seq_len" if record.get("kv_cache") == "none" else "kv_len",
         quantity="latency",
         clock="cpu" if on_cpu else "wall",
         where={name: record.get(name) for name in (*IDENTITY, "q_len")},

@@ -38,7 +38,7 @@ from attnprof.workers import (
     Worker,
     WorkerLostError,
 )
-from attnprof.workload import Workload
+from attnprof.workload import GROWING, Workload
 
 BATCH_S = 60.0
 KEPT_WORKERS = 4  # where workers are not forked, so many stay, each with its own device context
@@ -175,10 +175,10 @@ def expected_s(workload: Workload, plan: Plan, call_s: float) -> float:
     """About how long a workload will take, for plans and for the time left. [s]
 
     Args:
-        call_s: Of one call, of a kv-growth workload of a whole growth; a guess.
+        call_s: Of one call, of a growing workload of a whole growth; a guess.
     """
     sample_s = max(1e-3, call_s)
-    warm_s = 0.0 if workload.phase == "kv-growth" else min(plan.warmup_s, 7 * sample_s) + call_s
+    warm_s = 0.0 if workload.phase in GROWING else min(plan.warmup_s, 7 * sample_s) + call_s
     timed_s = max(
         min(plan.budget_s, 2 * plan.min_samples * sample_s), min(6 * call_s, 10 * plan.budget_s)
     )
@@ -404,7 +404,7 @@ class _Sweep:
         now = time.monotonic()
         visit = visit_from_answer(
             answer,
-            workload_id=progress.workload.workload_id,
+            progress.workload,
             round=round_,
             launch=worker.launch,
             launch_kind=self.launcher.launch_kind,
@@ -545,11 +545,14 @@ class _Sweep:
         )
 
 
-def visit_from_answer(answer: dict[str, Any], **about: Any) -> Visit:
+def visit_from_answer(answer: dict[str, Any], workload: Workload, **about: Any) -> Visit:
     """A worker's answer as the visit that is kept."""
-    known = set(Visit.__dataclass_fields__)
-    visit = Visit.from_json({key: value for key, value in answer.items() if key in known} | about)
-    return replace(visit, samples=step_samples(visit.growths)) if visit.growths else visit
+    known = {key: answer[key] for key in Visit.__dataclass_fields__ if key in answer}
+    visit = Visit.from_json(known | {"workload_id": workload.workload_id} | about)
+    if not visit.growths:
+        return visit
+    prompt_len = workload.start_len if workload.phase == "generate" else None
+    return replace(visit, samples=step_samples(visit.growths, prompt_len))
 
 
 def _now() -> str:

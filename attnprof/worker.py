@@ -32,7 +32,7 @@ from attnprof.errors import (
     UnsupportedError,
 )
 from attnprof.measured import Check
-from attnprof.workload import Workload
+from attnprof.workload import GROWING, Workload
 
 MAX_MESSAGE_BYTES = 2**28
 MAX_PACKET_BYTES = 2**16
@@ -256,7 +256,7 @@ def _wrong_words(check: Check) -> str:
 def _timed(
     cell: Cell, workload: Workload, request: dict[str, Any], phase: _Phases
 ) -> dict[str, Any]:
-    if workload.phase == "kv-growth":
+    if workload.phase in GROWING:
         growths: list[list[dict[str, Any]]] = []
         started = time.perf_counter()
         with phase("measure"):

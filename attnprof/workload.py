@@ -151,6 +151,29 @@ class Workload:
     def cached_dtype(self) -> str:
         return self.kv_dtype or self.dtype
 
+    def step(self, kv_len: int) -> "Workload":
+        """The call by which a growing workload brings token ``kv_len``: a decode, or without a
+        cache everything up to it anew.
+
+        >>> generate = Workload(backend="eager", phase="generate", q_len=1, kv_len=9, start_len=4)
+        >>> generate.step(7).q_len, replace(generate, kv_cache="static").step(7).q_len
+        (7, 1)
+        """
+        if self.kv_cache == "none" and self.mixer == "attention":
+            return replace(self, phase="prefill", q_len=kv_len, kv_len=kv_len, start_len=None)
+        return replace(self, phase="decode", q_len=1, kv_len=kv_len, start_len=None)
+
+    def prompt(self) -> "Workload":
+        """The call that computes the first ``start_len`` tokens of a generate."""
+        assert self.start_len is not None
+        prefill = replace(
+            self, phase="prefill", q_len=self.start_len, kv_len=self.start_len, start_len=None
+        )
+        if self.scope != "op":
+            return prefill
+        mla = None if self.mla is None else "expanded"
+        return replace(prefill, kv_cache="none", kv_dtype=None, block_tokens=None, mla=mla)
+
     @property
     def workload_id(self) -> str:
         """A name that is the same in every run and on every machine.

@@ -1,6 +1,5 @@
 """A workload -> all that theory says of it, as the record keeps it beside what was measured."""
 
-from dataclasses import replace
 from typing import Any
 
 from attnprof.theory.flops import attention_flops
@@ -30,13 +29,12 @@ def theory_kv_bytes(workload: Workload) -> int:
 def timed_step(workload: Workload) -> Workload:
     """What one timed call computes.
 
-    The workload itself; of a kv-growth workload the decode step in the middle of its growth,
-    where the median of its step times falls.
+    The workload itself; of a growing one the step in the middle of its growth, where the median of
+    its step times falls.
     """
-    if workload.phase != "kv-growth" or workload.start_len is None:
+    if workload.start_len is None:
         return workload
-    middle = (workload.start_len + 1 + workload.kv_len) // 2
-    return replace(workload, phase="decode", kv_len=middle, start_len=None)
+    return workload.step((workload.start_len + 1 + workload.kv_len) // 2)
 
 
 def theory_of(

@@ -7,6 +7,7 @@ from attnprof.workload import Workload
 if TYPE_CHECKING:
     import torch
 
+    from attnprof.workloads.growth import Grower
     from attnprof.workloads.operation import Operation
 
 
@@ -22,3 +23,17 @@ def build_operation(
     from attnprof.workloads.op import AttentionOp
 
     return AttentionOp(workload, device, seed, kind)
+
+
+def build_grower(
+    workload: Workload, device: "torch.device", seed: int, kind: str | None = None
+) -> "Grower":
+    """What a kv-growth or generate workload computes step by step, by its scope.
+
+    Raises:
+        UnsupportedError: The backend or the device lacks something.
+        OutOfMemoryError: There is no room.
+    """
+    from attnprof.workloads.op_growth import OpGrower
+
+    return OpGrower(workload, device, seed, kind)

@@ -238,12 +238,13 @@ def test_clones_of_a_layer_share_no_memory(torch_cuda: FakeTorchCuda) -> None:
         assert not {t.data_ptr() for t in first} & {t.data_ptr() for t in second}
 
 
-def tensors_of(layers: list[Any]) -> list[Any]:
-    found = []
-    for layer in layers:
-        for holder in (vars(layer), vars(layer.cache)):
-            found += [value for value in holder.values() if isinstance(value, torch.Tensor)]
-    return found
+def tensors_of(held: Any) -> list[Any]:
+    """The tensors that are held at any depth."""
+    if isinstance(held, torch.Tensor):
+        return [held]
+    if isinstance(held, list | tuple):
+        return [tensor for one in held for tensor in tensors_of(one)]
+    return tensors_of(list(vars(held).values())) if hasattr(held, "__dict__") else []
 
 
 def test_a_spin_is_never_shorter_than_asked(
