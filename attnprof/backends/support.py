@@ -5,10 +5,12 @@ without it. What only the kernel itself knows (an old driver, a head size) it sa
 called, and that becomes an ``unsupported`` record just the same.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnprof.errors import UsageError, nearest
-from attnprof.workload import Workload
+from attnprof.positions import POSITIONS
+from attnprof.theory.calls import kernel_calls
+from attnprof.workload import GROWING, Workload
 
 _HALF = ("bfloat16", "float16")
 _COMMON = ("float32", *_HALF)
@@ -23,7 +25,18 @@ class Backend:
     summary: str
     module: str
     dtypes: dict[str, tuple[str, ...]]  # by kind of device; a kind that is missing is not served
-    masked_on: tuple[str, ...] = ()  # kinds on which it takes a mask, for windows of a prefill
+    # Kinds on which it takes a mask as a tensor, has sliding windows of its own, or a causal
+    # triangle that ends at the last key.
+    masked_on: tuple[str, ...] = ()
+    windowed_on: tuple[str, ...] = ()
+    ends_causal_on: tuple[str, ...] = ()
+    # Kinds on which it takes a bias, caps scores, takes logits of sinks, has values that are not
+    # as wide as keys, and goes backward.
+    biased_on: tuple[str, ...] = ()
+    softcapped_on: tuple[str, ...] = ()
+    sinks_on: tuple[str, ...] = ()
+    value_widths_on: tuple[str, ...] = ()
+    trains_on: tuple[str, ...] = ()
     max_head_dim: int | None = None  # on accelerators
     shares_kv_heads: bool = True  # GQA without copying keys and values first
     grows: bool = True  # serves lengths that change from call to call
@@ -54,6 +67,11 @@ BACKENDS: dict[str, Backend] = {
                 "cpu": _ALL, "cuda": _ALL, "rocm": _ALL, "mps": _COMMON, "xpu": _ALL,
             },
             masked_on=_EVERYWHERE,
+            biased_on=_EVERYWHERE,
+            softcapped_on=_EVERYWHERE,
+            sinks_on=_EVERYWHERE,
+            value_widths_on=_EVERYWHERE,
+            trains_on=_EVERYWHERE,
         ),
         Backend(
             name="math",
@@ -63,6 +81,9 @@ BACKENDS: dict[str, Backend] = {
                 "cpu": _ALL, "cuda": _ALL, "rocm": _ALL, "mps": _COMMON, "xpu": _ALL,
             },
             masked_on=_EVERYWHERE,
+            biased_on=_EVERYWHERE,
+            value_widths_on=_EVERYWHERE,
+            trains_on=_EVERYWHERE,
         ),
         Backend(
             name="flash",
@@ -70,6 +91,9 @@ BACKENDS: dict[str, Backend] = {
             module="attnprof.backends.sdpa",
             dtypes={"cpu": _ALL, "cuda": _HALF, "rocm": _HALF, "xpu": _HALF},
             masked_on=("cpu",),
+            ends_causal_on=("cuda", "rocm"),
+            biased_on=("cpu",),
+            trains_on=("cpu", "cuda", "rocm", "xpu"),
             max_head_dim=256,
         ),
         Backend(
@@ -78,6 +102,8 @@ BACKENDS: dict[str, Backend] = {
             module="attnprof.backends.sdpa",
             dtypes={"cuda": _COMMON, "rocm": _COMMON},
             masked_on=("cuda", "rocm"),
+            biased_on=("cuda", "rocm"),
+            trains_on=("cuda", "rocm"),
             shares_kv_heads=False,
         ),
         Backend(
@@ -86,6 +112,7 @@ BACKENDS: dict[str, Backend] = {
             module="attnprof.backends.sdpa",
             dtypes={"cuda": _HALF},
             masked_on=("cuda",),
+            trains_on=("cuda",),
             max_head_dim=256,
         ),
         Backend(
@@ -94,6 +121,11 @@ BACKENDS: dict[str, Backend] = {
             module="attnprof.backends.flex",
             dtypes={"cpu": _COMMON, "cuda": _COMMON, "rocm": _COMMON, "xpu": _COMMON},
             masked_on=("cpu", "cuda", "rocm", "xpu"),
+            biased_on=("cpu", "cuda", "rocm", "xpu"),
+            softcapped_on=("cpu", "cuda", "rocm", "xpu"),
+            sinks_on=("cuda", "rocm"),
+            value_widths_on=("cpu", "cuda", "rocm", "xpu"),
+            trains_on=("cuda", "rocm"),
             grows=False,
         ),
         Backend(
@@ -101,7 +133,10 @@ BACKENDS: dict[str, Backend] = {
             summary="the flash-attn package",
             module="attnprof.backends.flash_attn",
             dtypes={"cuda": _HALF, "rocm": _HALF},
-            masked_on=("cuda", "rocm"),
+            windowed_on=("cuda", "rocm"),
+            ends_causal_on=("cuda", "rocm"),
+            softcapped_on=("cuda", "rocm"),
+            trains_on=("cuda", "rocm"),
             max_head_dim=256,
             package="flash-attn",
         ),
@@ -111,6 +146,9 @@ BACKENDS: dict[str, Backend] = {
             module="attnprof.backends.flashinfer",
             dtypes={"cuda": _HALF},
             masked_on=("cuda",),
+            windowed_on=("cuda",),
+            ends_causal_on=("cuda",),
+            softcapped_on=("cuda",),
             max_head_dim=256,
             package="flashinfer-python",
         ),
@@ -119,7 +157,9 @@ BACKENDS: dict[str, Backend] = {
             summary="the xFormers package",
             module="attnprof.backends.xformers",
             dtypes={"cuda": _COMMON, "rocm": _HALF},
-            masked_on=("cuda", "rocm"),
+            windowed_on=("cuda", "rocm"),
+            ends_causal_on=("cuda", "rocm"),
+            trains_on=("cuda", "rocm"),
             max_head_dim=256,
             package="xformers",
         ),
@@ -159,36 +199,116 @@ def unsupported_reason(workload: Workload, device_kind: str) -> str | None:
         return f"{backend.name} on {device_kind} has no {workload.dtype}: {', '.join(dtypes)}"
     return (
         _scope_reason(workload)
-        or _shape_reason(backend, workload, device_kind)
+        or _phase_reason(backend, workload, device_kind)
         or _cache_reason(backend, workload)
+        or next(
+            (
+                reason
+                for call in kernel_calls(workload)
+                if (reason := _call_reason(backend, fitted(call, device_kind), device_kind))
+            ),
+            None,
+        )
     )
 
 
+def fitted(call: Workload, device_kind: str) -> Workload:
+    """A call of a kernel as this one can take it.
+
+    Of MLA, values are made in the call, so for a kernel whose values are as wide as its keys they
+    are: the expanded ones with zeros behind them, of the latent all that is beside it. Engines do
+    so for FlashAttention 2, and cut the output.
+    """
+    backend = backend_named(call.backend)
+    narrow = call.mla is not None and device_kind not in (*backend.value_widths_on, "synthetic")
+    return replace(call, v_head_dim=None) if narrow else call
+
+
 def _scope_reason(workload: Workload) -> str | None:
-    for axis, served in (("scope", "op"), ("attention", "self"), ("position", "none")):
-        if getattr(workload, axis) != served:
-            return f"{axis} {getattr(workload, axis)!r} is not measured yet"
+    if workload.scope != "op":
+        return f"scope {workload.scope!r} is not measured yet"
     return None
 
 
-def _shape_reason(backend: Backend, workload: Workload, device_kind: str) -> str | None:
-    too_wide = backend.max_head_dim is not None and workload.head_dim > backend.max_head_dim
+def _phase_reason(backend: Backend, workload: Workload, device_kind: str) -> str | None:
+    phase = workload.phase
+    if workload.mla is not None and phase in ("mixed", "train"):
+        return f"mla is not measured in phase {phase} yet"
+    if phase == "train" and device_kind not in backend.trains_on:
+        return f"{backend.name} on {device_kind} does not go backward"
+    if phase in GROWING and not backend.grows:
+        return f"{backend.name} is compiled for one length, and a growing cache has many"
+    if phase in GROWING and workload.position != "none":
+        return f"position {workload.position!r} in phase {phase} is not measured yet"
+    if phase in GROWING and workload.mla is not None:
+        return f"mla is not measured in phase {phase} yet"
+    return None
+
+
+def _call_reason(backend: Backend, call: Workload, device_kind: str) -> str | None:
+    return (
+        _shape_reason(backend, call, device_kind)
+        or _sight_reason(backend, call, device_kind)
+        or _score_reason(backend, call, device_kind)
+    )
+
+
+def _shape_reason(backend: Backend, call: Workload, device_kind: str) -> str | None:
+    too_wide = backend.max_head_dim is not None and call.head_dim > backend.max_head_dim
     if too_wide and device_kind != "cpu":
-        return f"{backend.name} takes head_dim up to {backend.max_head_dim}"
-    if not backend.shares_kv_heads and workload.num_kv_heads != workload.num_q_heads:
+        return f"{backend.name} takes head_dim up to {backend.max_head_dim}, not {call.head_dim}"
+    if call.value_dim != call.head_dim and device_kind not in backend.value_widths_on:
         return (
-            f"{backend.name} cannot share {workload.num_kv_heads} KV heads among "
-            f"{workload.num_q_heads} query heads without copying them"
+            f"{backend.name} on {device_kind} has values as wide as keys: "
+            f"v_head_dim {call.value_dim} is not head_dim {call.head_dim}"
         )
-    masked = workload.window_len is not None and workload.q_len > 1
-    if masked and device_kind not in backend.masked_on:
-        return f"{backend.name} on {device_kind} has no sliding window and takes no mask"
+    if not backend.shares_kv_heads and call.num_kv_heads != call.num_q_heads:
+        return (
+            f"{backend.name} cannot share {call.num_kv_heads} KV heads among "
+            f"{call.num_q_heads} query heads without copying them"
+        )
+    return None
+
+
+def _sight_reason(backend: Backend, call: Workload, device_kind: str) -> str | None:
+    """Why the kernel cannot hide what the variant hides."""
+    if device_kind in backend.masked_on:
+        return None
+    without = f"{backend.name} on {device_kind} takes no mask"
+    if min(call.lengths) < call.kv_len:
+        return f"{without}, and sequences from {call.min_len} to {call.kv_len} are padded"
+    first = call.mask.first_visible(call.q_len, call.kv_len)
+    pairs = call.mask.attended_pairs(call.q_len, call.kv_len)
+    if pairs == call.q_len * (call.kv_len - first):
+        return None
+    if call.variant == "sliding":
+        if device_kind not in backend.windowed_on:
+            return f"{without} and has no sliding window"
+        return None
+    if call.variant != "causal":
+        return f"{without}, and variant {call.variant} needs one"
+    if call.q_len < call.kv_len and device_kind not in backend.ends_causal_on:
+        return f"{without}, and its causal triangle begins at the first key, not after cached ones"
+    return None
+
+
+def _score_reason(backend: Backend, call: Workload, device_kind: str) -> str | None:
+    """Why the kernel cannot change the scores as they are to be changed."""
+    place = f"{backend.name} on {device_kind}"
+    if call.softcap is not None and device_kind not in backend.softcapped_on:
+        return f"{place} does not cap scores: softcap {call.softcap:g}"
+    if call.sink_logits and device_kind not in backend.sinks_on:
+        return f"{place} takes no logits of sinks"
+    if POSITIONS[call.position].acts == "scores":
+        if device_kind not in backend.biased_on:
+            return f"{place} takes no bias, and position {call.position} is one"
+        if call.kv_cache == "rolling":
+            return f"a rolling cache is out of order, and position {call.position} goes by order"
     return None
 
 
 def _cache_reason(backend: Backend, workload: Workload) -> str | None:
-    if workload.phase == "prefill" and workload.cached_dtype != workload.dtype:
+    own_keys = workload.phase == "prefill" and workload.attention == "self"
+    if own_keys and workload.cached_dtype != workload.dtype:
         return f"prefill attends to its own {workload.dtype} keys: no kv_dtype"
-    if workload.phase == "kv-growth" and not backend.grows:
-        return f"{backend.name} is compiled for one length, and a growing cache has many"
     return None

@@ -74,7 +74,7 @@ class Operation(ABC):
         self, workload: Workload, device: torch.device, seed: int, kind: str | None = None
     ) -> None:
         self.workload, self.device, self.seed = workload, device, seed
-        self._first_output: torch.Tensor | None = None
+        self._first_output: Any = None
         self._profile: Profile | None = None
         started = time.perf_counter()
         with raising_out_of_memory():
@@ -95,11 +95,11 @@ class Operation(ABC):
         """Every tensor that a call reads: a GPU makes copies of them, so that calls are cold."""
 
     @abstractmethod
-    def run(self, inputs: Any) -> torch.Tensor:
-        """One call on ``inputs``; what it gives last."""
+    def run(self, inputs: Any) -> Any:
+        """One call on ``inputs``; what it gives last: a tensor, or several of one call."""
 
     @abstractmethod
-    def compared(self, output: torch.Tensor) -> Check:
+    def compared(self, output: Any) -> Check:
         """``output`` held against a float64 reference."""
 
     @property
@@ -124,7 +124,7 @@ class Operation(ABC):
         """What each part of a call takes; none where it has no parts."""
         return ()
 
-    def __call__(self) -> torch.Tensor:
+    def __call__(self) -> Any:
         return self.run(self.inputs)
 
     @property
@@ -166,7 +166,7 @@ class Operation(ABC):
             return self.compared(output)
 
     def _call_first(self) -> Profile:
-        outputs: list[torch.Tensor] = []
+        outputs: list[Any] = []
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:

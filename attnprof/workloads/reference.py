@@ -6,12 +6,15 @@ whatever else was left out.
 
 import math
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 
 from attnprof.measured import Check
 from attnprof.workload import Workload
+from attnprof.workloads.places import Place
 
 T = TypeVar("T")
 
@@ -24,6 +27,41 @@ SCORES_OF_ALL = 2**20  # compare everything up to here, and up to KEY_ELEMENTS
 # like a random walk, so the largest of 10⁶ outputs lies some standard deviations out. Kernels of
 # torch on CPU stay below half of the bound, in every dtype; one that is wrong misses it by far.
 SAFETY = 4.0
+TURN_ROUNDINGS = 3.0  # of an element that is turned: cosine and sine, two products, their sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """Unit roundoffs: of the dtype, and of the float32 in which halves are summed up."""
+
+    dtype: float
+    sums: float
+    tiny: float
+
+
+def units_of(dtype: torch.dtype) -> Units:
+    info = torch.finfo(dtype)
+    unit = info.eps / 2
+    return Units(dtype=unit, sums=min(unit, torch.finfo(torch.float32).eps / 2), tiny=info.tiny)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """What one query head attends to, in float64, and what was rounded on the way to it.
+
+    ``keys`` and ``values`` are those that the kernel is given; ``exact`` are the keys and values
+    before a cache stored them in fewer bits.
+    """
+
+    queries: torch.Tensor  # [rows, head_dim]
+    keys: torch.Tensor  # [kv_len, head_dim]
+    values: torch.Tensor  # [kv_len, value_dim]
+    score_error: torch.Tensor | float = 0.0  # expected, of scaled scores [rows, kv_len]
+    output_error: Callable[[torch.Tensor], torch.Tensor | float] = lambda probs: 0.0
+    exact: tuple[torch.Tensor, torch.Tensor] | None = None
+
+
+HeadAt = Callable[[int, int, torch.Tensor], Head]  # (sequence, query head, rows) -> its head
 
 
 def held_against_reference(
@@ -33,75 +71,208 @@ def held_against_reference(
     v: torch.Tensor,
     output: torch.Tensor,
     seed: int,
+    *,
+    place: Place | None = None,
+    new_k: torch.Tensor | None = None,
+    new_v: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    exact: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> Check:
-    """Compare ``output [batch, num_q_heads, q_len, head_dim]`` with softmax(scale · QKᵀ)V.
+    """Compare ``output [batch, num_q_heads, q_len, value_dim]`` with softmax(scale · QKᵀ)V.
 
-    The reference is computed from the very numbers that the kernel was given, in float64 and from
-    the variant's own definition of who sees whom. Every element has a bound of its own,
+    The reference is computed in float64 from the very numbers that the call was given, and from
+    the variant's own definition of who sees whom. See :func:`compared_heads` for the bound.
 
-        SAFETY · (u · ((3 + m) · w + |o|) + u₃₂ · (√n + √d · (1 + m)) · w + tiny),
-        w = √(Σⱼ pⱼ²vⱼ²)
+    Args:
+        q: Queries as the call was given them, not turned yet.
+        k: Keys as the kernel was given them, from the first that any query sees, in order.
+        v: Values beside them.
+        place: Where the tokens are; None where that changes nothing.
+        new_k: The last keys as the call was given them, not turned yet, where they are not as in
+            ``k``. The reference turns them itself.
+        new_v: The values that go with them.
+        exact: Keys and values before a cache stored them in fewer bits.
+    """
+    where = reference_device(q)
+    group = q.shape[1] // k.shape[1]
+    units = units_of(q.dtype)
+    first_q = first_query(workload)
+    place = place or Place()
+
+    def head_at(b: int, h: int, rows: torch.Tensor) -> Head:
+        kv = h // group
+        keys, values = double(k[b, kv], where), double(v[b, kv], where)
+        raw = double(q[b, h].index_select(0, rows.to(q.device)), where)
+        queries = place.turned(raw, rows.to(where) + first_q, workload.kv_len)
+        if new_k is not None:
+            keys = with_new(keys, new_k[b, kv], place, workload.kv_len)
+        if new_v is not None:
+            values = torch.cat((values[: -new_v.shape[2]], double(new_v[b, kv], where)))
+        originals = None
+        if exact is not None:
+            originals = (double(exact[0][b, kv], where), double(exact[1][b, kv], where))
+        return Head(
+            queries=queries,
+            keys=keys,
+            values=values,
+            score_error=_turn_error(queries, keys, workload, units) if place.turns else 0.0,
+            exact=originals,
+        )
+
+    return compared_heads(
+        workload, head_at, output, seed, num_keys=k.shape[2], place=place, sinks=sinks
+    )
+
+
+def compared_heads(
+    workload: Workload,
+    head_at: HeadAt,
+    output: torch.Tensor,
+    seed: int,
+    *,
+    num_keys: int,
+    place: Place | None = None,
+    sinks: torch.Tensor | None = None,
+) -> Check:
+    """Compare rows of ``output`` with attention over the heads that ``head_at`` gives.
+
+    Every element has a bound of its own,
+
+        SAFETY · (√(Σⱼ pⱼ²eⱼ²vⱼ² + e_o²) + u·|o| + u₃₂ · (√n + √d · (1 + m)) · w + tiny),
+        eⱼ = u · (3 + |sⱼ|) + e_s,  w = √(Σⱼ pⱼ²vⱼ²)
 
     with u the unit roundoff of the dtype, u₃₂ that of the float32 in which halves are summed up,
-    p the softmax of the row's scores, m the largest of these, n the keys seen, d the head's width
+    p the softmax of the row's scores s, m the largest of these, n the keys seen, d the head's width
     and o the output. A score rounded to the dtype is off by u·|s|, and its probability by that
     share of itself; rounding the probability adds u; such errors of different keys are
     independent, so they add up in squares; sums of d and of n terms round as they go; the output
-    is rounded once more. In halves a window of thousands that is wrong by one key stays below
-    this; in float32 it does not.
+    is rounded once more. A soft cap and a bias round a score again, each by its size. e_s and e_o
+    are of what was rounded before the scores and after the sum: a rotation, a projection. In
+    halves a window of thousands that is wrong by one key stays below this; in float32 it does not.
 
     The error and the bound that are reported are those of the element that comes closest to its
-    bound, or lies furthest beyond it.
+    bound, or lies furthest beyond it. ``rms_error`` is from the exact keys and values where a cache
+    rounded them.
     """
-    batch, num_q_heads, q_len, head_dim = q.shape
-    kv_len = k.shape[2]
-    rng = random.Random(seed)
-    num_heads = batch * num_q_heads
-    everything = (
-        num_heads * q_len * kv_len <= SCORES_OF_ALL
-        and num_heads * kv_len * head_dim <= KEY_ELEMENTS
-    )
-    pairs = [(b, h) for b in range(batch) for h in range(num_q_heads)]
-    rows = list(range(q_len))
-    if not everything:
-        pairs = _some(pairs, min(HEADS, max(2, KEY_ELEMENTS // (kv_len * head_dim))), rng)
-        rows = _some(rows, min(ROWS_PER_HEAD, max(2, 2**22 // kv_len)), rng)
-    where = torch.device("cpu") if q.device.type in ("mps", "xpu") else q.device
-    unit = torch.finfo(q.dtype).eps / 2
-    unit_sum = min(unit, torch.finfo(torch.float32).eps / 2)
-    row_index = torch.tensor(rows, device=q.device)
-    first_kv = workload.kv_len - kv_len  # keys that were left out because nobody sees them
-    q_pos = (torch.tensor(rows, device=where) + workload.kv_len - q_len)[:, None]
-    kv_pos = (torch.arange(kv_len, device=where) + first_kv)[None, :]
-    allowed = workload.mask.allows(q_pos, kv_pos)
-    num_seen = allowed.sum(-1, keepdim=True)
-    group = num_q_heads // k.shape[1]
+    batch, num_q_heads, q_len, width = output.shape
+    where = reference_device(output)
+    units, place = units_of(output.dtype), place or Place()
+    pairs, rows = rows_that_stand(batch, num_q_heads, q_len, num_keys, width, seed)
+    row_index = torch.tensor(rows)
+    q_pos = row_index.to(where) + first_query(workload)
+    kv_pos = torch.arange(num_keys, device=where) + workload.kv_len - num_keys
+    seen = workload.mask.allows(q_pos[:, None], kv_pos[None, :])
 
     worst_ratio, worst_error, worst_bound = -1.0, 0.0, 0.0
+    square_error = square_expected = 0.0
     for b, h in pairs:
-        keys, values = _double(k[b, h // group], where), _double(v[b, h // group], where)
-        queries = _double(q[b, h].index_select(0, row_index), where)
-        found = _double(output[b, h].index_select(0, row_index), where)
-        scores = (queries @ keys.T * head_dim**-0.5).masked_fill_(~allowed, -math.inf)
-        largest = scores.masked_fill(~allowed, 0.0).abs().amax(-1, keepdim=True)
-        probs = torch.softmax(scores, dim=-1)
-        expected = probs @ values
-        spread = (probs.square() @ values.square()).sqrt()
-        bound = unit * ((3 + largest) * spread + expected.abs()) + torch.finfo(q.dtype).tiny
-        bound += unit_sum * (num_seen.sqrt() + head_dim**0.5 * (1 + largest)) * spread
-        bound *= SAFETY
+        head = head_at(b, h, row_index)
+        allowed = seen & (kv_pos < workload.lengths[b])
+        bias = place.bias(h, q_pos, kv_pos, head.queries, head_scale(workload))
+        sink = None if sinks is None else float(sinks[h].double())
+        found = double(output[b, h].index_select(0, row_index.to(output.device)), where)
+        expected, bound = attended(workload, head, allowed, bias, sink, units)
         error = (found - expected).abs().nan_to_num(nan=math.inf, posinf=math.inf)
         at = int((error / bound).argmax())
         ratio = float((error / bound).flatten()[at])
         if ratio > worst_ratio:
             worst_ratio = ratio
             worst_error, worst_bound = float(error.flatten()[at]), float(bound.flatten()[at])
+        if head.exact is not None:
+            keys, values = head.exact
+            exact_head = Head(queries=head.queries, keys=keys, values=values)
+            expected, _ = attended(workload, exact_head, allowed, bias, sink, units)
+        square_error += float((found - expected).square().sum())
+        square_expected += float(expected.square().sum())
+    rms_error = math.sqrt(square_error / square_expected) if square_expected else math.nan
     return Check(
         passed=worst_error <= worst_bound,
         max_abs_error=worst_error if math.isfinite(worst_error) else None,
         bound=worst_bound,
         rows=len(pairs) * len(rows),
+        rms_error=rms_error if math.isfinite(rms_error) else None,
     )
+
+
+def attended(
+    workload: Workload,
+    head: Head,
+    allowed: torch.Tensor,
+    bias: torch.Tensor | None,
+    sink: float | None,
+    units: Units,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What rows of one head should be, and how far off each element may be."""
+    raw = head.queries @ head.keys.T * head_scale(workload)
+    sizes = raw.masked_fill(~allowed, 0.0).abs()
+    largest = sizes.amax(-1, keepdim=True)
+    scores, roundings = raw, 3 + sizes
+    if workload.softcap is not None:
+        scores = workload.softcap * torch.tanh(raw / workload.softcap)
+        roundings = roundings + 2 * scores.abs()
+    if bias is not None:
+        scores = scores + bias
+        roundings = roundings + bias.abs() + scores.abs()
+        sums = scores.masked_fill(~allowed, -math.inf).amax(-1, keepdim=True)
+        largest = largest + sums.abs()
+    scores = scores.masked_fill(~allowed, -math.inf)
+    if sink is not None:
+        column = torch.full_like(scores[:, :1], sink)
+        probs = torch.softmax(torch.cat((scores, column), dim=-1), dim=-1)[:, :-1]
+    else:
+        probs = torch.softmax(scores, dim=-1)
+    expected = probs @ head.values
+    errors = units.dtype * roundings + head.score_error
+    squares = head.values.square()
+    off = (
+        (probs * errors).square() @ squares + torch.as_tensor(head.output_error(probs)) ** 2
+    ).sqrt()
+    num_seen, width = allowed.sum(-1, keepdim=True), head.queries.shape[-1]
+    by_sums = units.sums * (num_seen.sqrt() + width**0.5 * (1 + largest))
+    off = off + units.dtype * expected.abs() + units.tiny
+    off = off + by_sums * (probs.square() @ squares).sqrt()
+    return expected, SAFETY * off
+
+
+def first_query(workload: Workload) -> int:
+    """The position of the first query; those of a cross-attention have none, and count from 0."""
+    return 0 if workload.attention == "cross" else workload.kv_len - workload.q_len
+
+
+def head_scale(workload: Workload) -> float:
+    scale: float = workload.head_dim**-0.5
+    return scale
+
+
+def with_new(keys: torch.Tensor, new: torch.Tensor, place: Place, kv_len: int) -> torch.Tensor:
+    """``keys [kv_len, head_dim]`` whose last are ``new``, turned by their positions."""
+    num_new = new.shape[0]
+    positions = torch.arange(kv_len - num_new, kv_len, device=keys.device)
+    turned = place.turned(double(new, keys.device), positions, kv_len)
+    return torch.cat((keys[: len(keys) - num_new], turned))
+
+
+def _turn_error(
+    queries: torch.Tensor, keys: torch.Tensor, workload: Workload, units: Units
+) -> torch.Tensor:
+    """Expected error of scores whose queries and keys were turned in the dtype."""
+    products = (queries.square() @ keys.square().T).sqrt() * head_scale(workload)
+    return math.sqrt(2) * TURN_ROUNDINGS * units.dtype * products
+
+
+def rows_that_stand(
+    batch: int, num_q_heads: int, q_len: int, num_keys: int, width: int, seed: int
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """Heads (of a sequence) and query rows that are compared: all where they are few."""
+    rng = random.Random(seed)
+    num_heads = batch * num_q_heads
+    pairs = [(b, h) for b in range(batch) for h in range(num_q_heads)]
+    rows = list(range(q_len))
+    few_scores = num_heads * q_len * num_keys <= SCORES_OF_ALL
+    if not (few_scores and num_heads * num_keys * width <= KEY_ELEMENTS):
+        pairs = _some(pairs, min(HEADS, max(2, KEY_ELEMENTS // (num_keys * width))), rng)
+        rows = _some(rows, min(ROWS_PER_HEAD, max(2, 2**22 // num_keys)), rng)
+    return pairs, rows
 
 
 def _some(items: list[T], count: int, rng: random.Random) -> list[T]:
@@ -112,5 +283,10 @@ def _some(items: list[T], count: int, rng: random.Random) -> list[T]:
     return [items[index] for index in (0, *between, len(items) - 1)]
 
 
-def _double(tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
-    return tensor.to(where).double()
+def reference_device(tensor: torch.Tensor) -> torch.device:
+    """Where float64 is computed: beside the tensor, or on CPU where its device has none."""
+    return torch.device("cpu") if tensor.device.type in ("mps", "xpu") else tensor.device
+
+
+def double(tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
+    return tensor.detach().to(where).double()

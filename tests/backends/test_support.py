@@ -55,7 +55,39 @@ def test_every_backend_runs_somewhere_in_known_dtypes(name: str) -> None:
         ),
         pytest.param(prefill("eager", dtype="float8_e4m3fn"), "cpu", "has no float8", id="fp8"),
         pytest.param(prefill("eager", kv_dtype="bfloat16"), "cpu", "no kv_dtype", id="kv_dtype"),
-        pytest.param(prefill("eager", position="rope"), "cpu", "not measured yet", id="position"),
+        pytest.param(
+            prefill("math", softcap=30.0), "cpu", "does not cap scores: softcap 30", id="softcap"
+        ),
+        pytest.param(prefill("flash", sink_logits=True), "cpu", "logits of sinks", id="sinks"),
+        pytest.param(
+            prefill("flash", v_head_dim=32), "cpu", "v_head_dim 32 is not head_dim 64", id="values"
+        ),
+        pytest.param(
+            prefill("flash", dtype="float16", position="alibi"), "cuda", "takes no bias", id="bias"
+        ),
+        pytest.param(
+            prefill("flash", dtype="float16", variant="full", batch_size=2, min_len=8),
+            "cuda", "from 8 to 64 are padded", id="padding",
+        ),
+        pytest.param(
+            prefill("flash-attn", dtype="float16", variant="packed", document_len=8),
+            "cuda", "variant packed needs one", id="variant",
+        ),
+        pytest.param(prefill("flex", phase="train"), "cpu", "does not go backward", id="train"),
+        pytest.param(
+            Workload(
+                backend="xformers", phase="verify", q_len=4, kv_len=64, kv_cache="static",
+                variant="prefix-lm", prefix_len=62, dtype="float16",
+            ),
+            "cuda", "variant prefix-lm needs one", id="a prefix that ends within the queries",
+        ),
+        pytest.param(
+            Workload(
+                backend="eager", phase="decode", q_len=1, kv_len=64, kv_cache="rolling",
+                variant="sliding", window_len=8, position="alibi",
+            ),
+            "cpu", "out of order", id="a bias of a ring",
+        ),
         pytest.param(
             Workload(
                 backend="flex", phase="kv-growth", q_len=1, kv_len=64, start_len=8,

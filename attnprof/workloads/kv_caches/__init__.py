@@ -153,22 +153,40 @@ def new_cache(workload: Workload, length: int, noise: NewTensor, seed: int) -> K
     return cache_of_shape(cache_shape(workload), length, noise, seed)
 
 
-def cache_of_shape(shape: CacheShape, length: int, noise: NewTensor, seed: int) -> KvCache:
+def unrounded_cache(workload: Workload, length: int, noise: NewTensor, seed: int) -> KvCache:
+    """What :func:`new_cache` makes, but its tokens are kept in the dtype of the arithmetic.
+
+    With the same noise they are the same tokens, so that what rounding them costs can be told.
+    """
+    return cache_of_shape(cache_shape(workload), length, noise, seed, rounds=False)
+
+
+def cache_of_shape(
+    shape: CacheShape, length: int, noise: NewTensor, seed: int, *, rounds: bool = True
+) -> KvCache:
     """A cache that holds ``length`` tokens and has room for ``max_len``; a cross cache holds all.
 
     Args:
         noise: As in :func:`new_cache`.
         seed: Of the order in which blocks lie in the pool.
+        rounds: Whether tokens are stored as ``shape.stored``; the same tokens either way.
     """
     keys: tuple[int, ...] = (shape.key_dim,)
     if shape.latent_rank is not None:
         keys = (shape.latent_rank, shape.key_dim - shape.latent_rank)
     widths = [groups for groups in (keys, (shape.value_dim,)) if sum(groups)]
-    codecs = tuple(codec_of(groups, shape.stored, shape.dtype) for groups in widths)
+    drawn_for = tuple(codec_of(groups, shape.stored, shape.dtype) for groups in widths)
+    codecs = drawn_for
+    if not rounds:
+        codecs = tuple(codec_of(groups, shape.dtype, shape.dtype) for groups in widths)
     heads = (shape.batch_size, shape.num_heads)
 
     def filled(*leading: int) -> Planes:
-        return tuple(plane for codec in codecs for plane in _filled(codec, leading, noise))
+        return tuple(
+            plane
+            for codec, drawn in zip(codecs, drawn_for, strict=True)
+            for plane in _filled(codec, leading, noise, in_parts=len(drawn.planes) > 1)
+        )
 
     layout: Layout
     if shape.kind in ("contiguous", "cross"):
@@ -188,10 +206,10 @@ def cache_of_shape(shape: CacheShape, length: int, noise: NewTensor, seed: int) 
     return KvCache(shape, layout, codecs)
 
 
-def _filled(codec: Codec, leading: tuple[int, ...], noise: NewTensor) -> Planes:
+def _filled(codec: Codec, leading: tuple[int, ...], noise: NewTensor, *, in_parts: bool) -> Planes:
     """Noise as ``codec`` stores it; what needs copies to be encoded is encoded bit by bit."""
     num_rows, *within = leading[0] * leading[1], *leading[2:]
-    if len(codec.planes) == 1 or not math.prod(leading):
+    if not in_parts or not math.prod(leading):
         return codec.encode(noise(*leading, codec.width))
     at_once = max(1, _ENCODED_AT_ONCE // (math.prod(within) * codec.width))
     parts = [
