@@ -126,9 +126,15 @@ def _place(w: Workload) -> str | None:
         rotated = w.rope_head_dim or int(w.head_dim * ROTARY_SHARE.get(w.position, 1.0))
         if rotated < 2 or rotated % 2:
             return f"{w.position} turns pairs, and cannot halve {rotated} of head_dim {w.head_dim}"
+        if w.position == "rope-dynamic" and rotated == 2:
+            return "rope-dynamic spreads its scaling over pairs, and 2 elements are but one"
     if acts == "embeddings" and w.scope == "op":
         return f"{w.position} positions are added to a layer's input: scope layer, not op"
-    if w.attention == "cross" and acts != "nowhere" and w.model is None:
+    if w.position == "sinusoidal" and w.hidden_size % 2:
+        return f"sinusoidal positions pair sines with cosines: hidden_size {w.hidden_size} is odd"
+    if w.model is not None and acts != "nowhere":
+        return f"a model has positions of its own: position none, not {w.position}"
+    if w.attention == "cross" and acts != "nowhere":
         return f"a cross-attention has no common positions: position none, not {w.position}"
     if w.mixer != "attention" and w.position != "none":
         return f"{w.mixer} knows the order of its tokens: position none, not {w.position}"

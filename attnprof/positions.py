@@ -74,6 +74,11 @@ POSITIONS = {
 }  # fmt: skip
 ROTARY_SHARE = {"rope-partial": 0.25}
 """Of a head's elements that are turned; all where it is not said."""
+SHAW_CLIP = 16
+"""Distance from which on Shaw's keys are one: 16 in section 4.1."""
+T5_BUCKETS = 32
+T5_MAX_DISTANCE = 128
+"""Distance from which on T5's bucket is the last."""
 
 
 def position_named(name: str) -> PositionScheme:

@@ -1,5 +1,6 @@
 """A scheme's name or a configuration's rope_parameters -> what RoPE is made with."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -86,6 +87,11 @@ def rope_of_parameters(
         raise UsageError(f"rope_type {scaling!r} is not served", f"served: {', '.join(_READ)}")
     if rotated_dim < 2 or rotated_dim % 2:
         raise UsageError(f"RoPE turns pairs, and cannot halve {rotated_dim}", "give an even width")
+    if scaling == "dynamic" and rotated_dim == 2:
+        raise UsageError(
+            "dynamic RoPE spreads its scaling over pairs, and 2 elements are but one",
+            "give a width of 4 or more",
+        )
     given: dict[str, Any] = {
         name: parameters[name] for name in _READ[scaling] if parameters.get(name) is not None
     }
@@ -108,6 +114,20 @@ def rope_of_parameters(
         scaling=cast("Scaling", scaling),
         **given,
     )
+
+
+def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
+    """YaRN's square root of a temperature: 0.1·m·ln s + 1, and 1 where nothing is stretched.
+
+    DeepSeek multiplies the scale of its scores with the square of that of ``mscale_all_dim``.
+
+    Source:
+        Peng et al. 2023, "YaRN", arXiv:2309.00071, section 3.4, equation 22.
+
+    >>> round(yarn_mscale(40.0), 4)
+    1.3689
+    """
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 _YARN = ("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim")

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from attnprof.errors import UsageError  # noqa: E402
-from attnprof.rope import Rope, rope_named, rope_of_parameters  # noqa: E402
+from attnprof.rope import Rope, rope_named, yarn_mscale  # noqa: E402
 from attnprof.workload import Workload  # noqa: E402
 from attnprof.workloads.positions import Rotary, position_for, rotary_from_config  # noqa: E402
 from attnprof.workloads.positions.rotary import (  # noqa: E402
@@ -20,7 +19,6 @@ from attnprof.workloads.positions.rotary import (  # noqa: E402
     frequencies,
     plain_frequencies,
     yarn_frequencies,
-    yarn_mscale,
 )
 
 CPU = torch.device("cpu")
@@ -266,25 +264,3 @@ def test_mla_turns_its_own_width() -> None:
     turns = position_for(workload, CPU, torch.float32, seed=0)
     assert isinstance(turns, Rotary)
     assert turns.rope.rotated_dim == 8
-
-
-def test_a_factor_that_yarn_does_not_state_is_the_ratio_of_its_lengths() -> None:
-    stated = {"rope_type": "yarn", "original_max_position_embeddings": 4096}
-    assert rope_of_parameters(stated, 64, max_len=32_768).factor == 8.0
-
-
-@pytest.mark.parametrize(
-    ("parameters", "width", "said"),
-    [
-        ({"rope_type": "longrope", "factor": 2.0}, 64, "'longrope' is not served"),
-        ({}, 7, "cannot halve 7"),
-        ({}, 0, "cannot halve 0"),
-        ({"rope_type": "linear"}, 64, "'linear' without a factor"),
-        ({"rope_type": "llama3", "factor": 8.0}, 64, "without original_max_position_embeddings"),
-    ],
-)
-def test_parameters_that_make_no_rope_are_refused_by_name(
-    parameters: dict[str, Any], width: int, said: str
-) -> None:
-    with pytest.raises(UsageError, match=said):
-        rope_of_parameters(parameters, width)

@@ -4,12 +4,9 @@ import math
 
 import torch
 
+from attnprof.positions import SHAW_CLIP, T5_BUCKETS, T5_MAX_DISTANCE
 from attnprof.workloads.operation import Noise
 from attnprof.workloads.positions.base import Position
-
-SHAW_CLIP = 16
-T5_BUCKETS = 32
-T5_MAX_DISTANCE = 128
 
 
 def alibi_slopes(num_heads: int) -> tuple[float, ...]:

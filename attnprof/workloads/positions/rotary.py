@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from attnprof.rope import Rope
+from attnprof.rope import Rope, yarn_mscale
 from attnprof.workloads.positions.base import Position
 
 
@@ -93,20 +93,6 @@ def yarn_frequencies(
     kept = 1 - torch.clamp((pairs - begin) / (end - begin), 0, 1)
     wavelengths = base ** (torch.arange(0, rotated_dim, 2, dtype=torch.float32) / rotated_dim)
     return (1.0 / (factor * wavelengths)) * (1 - kept) + (1.0 / wavelengths) * kept
-
-
-def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
-    """YaRN's square root of a temperature: 0.1·m·ln s + 1, and 1 where nothing is stretched.
-
-    DeepSeek multiplies the scale of its scores with the square of that of ``mscale_all_dim``.
-
-    Source:
-        Peng et al. 2023, "YaRN", arXiv:2309.00071, section 3.4, equation 22.
-
-    >>> round(yarn_mscale(40.0), 4)
-    1.3689
-    """
-    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def llama3_frequencies(
