@@ -5,18 +5,31 @@ from typing import Any
 from attnprof.theory.flops import attention_flops
 from attnprof.theory.kv_cache import kv_bytes
 from attnprof.theory.memory import peak_activation_bytes
+from attnprof.theory.recurrent import (
+    recurrent_bytes,
+    recurrent_flops,
+    recurrent_weight_bytes,
+    state_bytes,
+    token_bytes,
+)
 from attnprof.theory.roofline import roofline_s
 from attnprof.theory.traffic import attention_bytes, query_bytes
 from attnprof.workload import Workload
 
 
 def held_bytes(workload: Workload) -> int:
-    """Bytes of the tensors that a workload holds between calls: queries, keys and values."""
+    """Bytes of the tensors that a workload holds between calls: queries, keys and values; of a
+    layer in attention's place its weights, tokens and state."""
+    if workload.mixer != "attention":
+        return recurrent_weight_bytes(workload) + token_bytes(workload) + state_bytes(workload)
     return query_bytes(workload) + theory_kv_bytes(workload)
 
 
 def theory_kv_bytes(workload: Workload) -> int:
-    """Bytes of the keys and values of all sequences and layers at ``kv_len``. [bytes]"""
+    """Bytes of the keys and values of all sequences and layers at ``kv_len``, or of the state in
+    their place. [bytes]"""
+    if workload.mixer != "attention":
+        return state_bytes(workload)
     return kv_bytes(
         workload.batch_size * workload.kv_len,
         num_layers=workload.num_layers,
@@ -49,15 +62,20 @@ def theory_of(
         ceilings: As :meth:`attnprof.devices.base.Device.ceilings` gives them.
     """
     step = timed_step(workload)
-    flops = workload.num_layers * attention_flops(step.shape, step.mask)
-    bytes_moved = attention_bytes(step)
+    peak_bytes: int | None
+    if workload.mixer != "attention":
+        flops, bytes_moved, peak_bytes = recurrent_flops(step), recurrent_bytes(step), None
+    else:
+        flops = workload.num_layers * attention_flops(step.shape, step.mask)
+        bytes_moved = attention_bytes(step)
+        peak_bytes = peak_activation_bytes(workload, device_kind, threads or 1)
     roofs = ceilings or {}
     matmul = roofs.get("matmul", {}).get(workload.dtype, {})
     return {
         "flops": flops,
         "bytes_moved": bytes_moved,
         "theory_kv_bytes": theory_kv_bytes(workload),
-        "theory_peak_activation_bytes": peak_activation_bytes(workload, device_kind, threads or 1),
+        "theory_peak_activation_bytes": peak_bytes,
         "theory_s": roofline_s(
             flops, bytes_moved, matmul.get("flops_per_s"), roofs.get("copy_bytes_per_s")
         ),

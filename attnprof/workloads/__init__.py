@@ -20,6 +20,10 @@ def build_operation(
         UnsupportedError: The backend or the device lacks something.
         OutOfMemoryError: There is no room.
     """
+    if workload.mixer != "attention":
+        from attnprof.workloads.recurrent import RecurrentOp
+
+        return RecurrentOp(workload, device, seed, kind)
     from attnprof.workloads.op import AttentionOp
 
     return AttentionOp(workload, device, seed, kind)

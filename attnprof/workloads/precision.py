@@ -1,10 +1,20 @@
 """Names of element types -> what torch calls them, multiplies them by, and loses by them."""
 
+import importlib.util
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+
+from attnprof.errors import UnsupportedError
+from attnprof.theory.weights import INT4_GROUPS
+
+STORED = ("int8", "int4", "float8_e4m3fn")
+"""Types in which torchao stores weights."""
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -53,3 +63,95 @@ def rms_error(output: torch.Tensor, reference: torch.Tensor) -> float:
     expected = reference.double()
     found = output.to(expected.device).double()
     return float((found - expected).norm() / expected.norm())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torchao says at every import which of its optional libraries it does not find."""
+    logger = logging.getLogger("torchao")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def quantize_weights(module: nn.Module, weight_dtype: str) -> None:
+    """Store the weights of all linear layers in ``module`` in ``weight_dtype``, by torchao.
+
+    int8 has a scale an output row; float8_e4m3fn too; int4 a scale and a zero point a group of up
+    to 128 inputs. They are multiplied with tokens in the dtype of the module. Everything else
+    (norms, embeddings, cells of an RNN) stays as it is.
+
+    Raises:
+        UnsupportedError: torchao is missing, has no such type here, or a row cannot be grouped.
+    """
+    if importlib.util.find_spec("torchao") is None:
+        raise UnsupportedError(f"weights of {weight_dtype} need torchao: pip install torchao")
+    linears = [one for one in module.modules() if isinstance(one, nn.Linear)]
+    if not linears:
+        raise UnsupportedError(f"there is no linear layer to store in {weight_dtype}")
+    with _quiet():
+        from torchao.quantization import quantize_
+
+        for linear in linears:
+            config = _config(weight_dtype, linear)
+            try:
+                quantize_(linear, config)
+            except (AssertionError, ImportError, NotImplementedError, ValueError) as error:
+                reason = str(error).strip().partition("\n")[0]
+                raise UnsupportedError(f"torchao has no {weight_dtype} here: {reason}") from error
+
+
+def _config(weight_dtype: str, linear: nn.Linear) -> Any:
+    """torchao's name for what is wanted, on the device of ``linear``."""
+    from torchao.quantization import (
+        Float8WeightOnlyConfig,
+        Int4WeightOnlyConfig,
+        Int8WeightOnlyConfig,
+    )
+
+    if weight_dtype == "int8":
+        return Int8WeightOnlyConfig(set_inductor_config=False)
+    if weight_dtype == "float8_e4m3fn":
+        return Float8WeightOnlyConfig(set_inductor_config=False)
+    if weight_dtype != "int4":
+        raise UnsupportedError(f"weights of {weight_dtype} are not served: {', '.join(STORED)}")
+    group = next((size for size in INT4_GROUPS if linear.in_features % size == 0), None)
+    if group is None:
+        raise UnsupportedError(
+            f"int4 shares a scale among {INT4_GROUPS[-1]} inputs, "
+            f"and a layer has {linear.in_features}"
+        )
+    if linear.weight.device.type == "cpu":
+        from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
+
+        return PrototypeInt4WeightOnlyConfig(group_size=group, set_inductor_config=False)
+    return Int4WeightOnlyConfig(
+        group_size=group, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
+    )
+
+
+def held_weight_bytes(module: nn.Module) -> int:
+    """Bytes of the weights of ``module`` as they are stored, scales and zero points included."""
+    return sum(_stored_bytes(weight) for weight in module.parameters())
+
+
+def _stored_bytes(weight: torch.Tensor) -> int:
+    if not hasattr(weight, "__tensor_flatten__"):
+        return weight.nbytes
+    names, _ = weight.__tensor_flatten__()
+    return sum(_stored_bytes(getattr(weight, name)) for name in names)
+
+
+def effective_weight(linear: nn.Linear) -> torch.Tensor:
+    """What a linear layer multiplies by, ``[out, in]``: of a stored type what it stands for."""
+    if not hasattr(linear.weight, "__tensor_flatten__"):
+        return linear.weight
+    weight = linear.weight
+    one_by_one = torch.eye(linear.in_features, dtype=weight.dtype, device=weight.device)
+    product: torch.Tensor = linear(one_by_one)
+    return (product if linear.bias is None else product - linear.bias).T
