@@ -64,7 +64,8 @@ BACKENDS: dict[str, Backend] = {
             summary="plain torch; writes all scores to memory, O(n²)",
             module="attnprof.backends.eager",
             dtypes={
-                "cpu": _ALL, "cuda": _ALL, "rocm": _ALL, "mps": _COMMON, "xpu": _ALL,
+                "cpu": _ALL, "cuda": (*_ALL, "tf32"), "rocm": _ALL, "mps": _COMMON,
+                "xpu": _ALL,
             },
             masked_on=_EVERYWHERE,
             biased_on=_EVERYWHERE,
@@ -78,7 +79,8 @@ BACKENDS: dict[str, Backend] = {
             summary="torch SDPA, its fall-back in plain operators, O(n²)",
             module="attnprof.backends.sdpa",
             dtypes={
-                "cpu": _ALL, "cuda": _ALL, "rocm": _ALL, "mps": _COMMON, "xpu": _ALL,
+                "cpu": _ALL, "cuda": (*_ALL, "tf32"), "rocm": _ALL, "mps": _COMMON,
+                "xpu": _ALL,
             },
             masked_on=_EVERYWHERE,
             biased_on=_EVERYWHERE,
@@ -196,7 +198,12 @@ def unsupported_reason(workload: Workload, device_kind: str) -> str | None:
     if dtypes is None:
         return f"{backend.name} does not run on {device_kind}"
     if workload.dtype not in dtypes:
-        return f"{backend.name} on {device_kind} has no {workload.dtype}: {', '.join(dtypes)}"
+        reason = f"{backend.name} on {device_kind} has no {workload.dtype}: {', '.join(dtypes)}"
+        if workload.dtype.startswith("float8"):
+            reason += "; no kernel here multiplies scores in 8 bits: store in them, by kv_dtype"
+        return reason
+    if workload.mixer != "attention":
+        return _mixer_reason(workload)
     return (
         _scope_reason(workload)
         or _phase_reason(backend, workload, device_kind)
@@ -222,6 +229,13 @@ def fitted(call: Workload, device_kind: str) -> Workload:
     backend = backend_named(call.backend)
     narrow = call.mla is not None and device_kind not in (*backend.value_widths_on, "synthetic")
     return replace(call, v_head_dim=None) if narrow else call
+
+
+def _mixer_reason(workload: Workload) -> str | None:
+    """Why a layer in attention's place cannot run: of what attention may lack, it needs nothing."""
+    if workload.weight_dtype is not None and workload.mixer != "linear":
+        return f"{workload.mixer} has cells and no linear layers: weights of its own dtype only"
+    return None
 
 
 def _scope_reason(workload: Workload) -> str | None:
