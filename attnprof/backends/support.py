@@ -198,10 +198,10 @@ def unsupported_reason(workload: Workload, device_kind: str) -> str | None:
     if dtypes is None:
         return f"{backend.name} does not run on {device_kind}"
     if workload.dtype not in dtypes:
-        reason = f"{backend.name} on {device_kind} has no {workload.dtype}: {', '.join(dtypes)}"
+        lacks = f"{backend.name} on {device_kind} has no {workload.dtype}: {', '.join(dtypes)}"
         if workload.dtype.startswith("float8"):
-            reason += "; no kernel here multiplies scores in 8 bits: store in them, by kv_dtype"
-        return reason
+            lacks += "; no kernel here multiplies scores in 8 bits: store in them, by kv_dtype"
+        return lacks
     if workload.mixer != "attention":
         return _mixer_reason(workload)
     return (
