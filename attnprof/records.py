@@ -79,6 +79,8 @@ class _KeptPoint(TypedDict):
     useful_bytes: int
     allocated_bytes: int
     peak_bytes: int | None
+    total_s: NotRequired[float | None]
+    total_cpu_s: NotRequired[float | None]
 
 
 class _KeptPart(TypedDict):
@@ -87,6 +89,10 @@ class _KeptPart(TypedDict):
     cpu_s: float | None
     share: float | None
     peak_bytes: int | None
+
+
+class _KeptCheck(TypedDict, total=False):
+    rms_error: float | None
 
 
 class _KeptRecord(TypedDict, total=False):
@@ -117,6 +123,29 @@ class _KeptRecord(TypedDict, total=False):
     num_layers: int
     window_len: int | None
     start_len: int | None
+    mixer: str
+    model: str | None
+    implementation: str
+    weight_dtype: str | None
+    mla: str | None
+    softcap: float | None
+    sink_logits: bool
+    checkpointing: bool
+    ffn: str | None
+    source_len: int | None
+    prefill_len: int | None
+    prefix_len: int | None
+    document_len: int | None
+    sink_len: int | None
+    min_len: int | None
+    v_head_dim: int | None
+    kv_lora_rank: int | None
+    rope_head_dim: int | None
+    block_tokens: int | None
+    ffn_dim: int | None
+    num_experts: int | None
+    num_active_experts: int | None
+    check: _KeptCheck | None
     num_samples: int
     samples_s: tuple[float, ...]
     samples_cpu_s: tuple[float, ...]

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnprof.dtypes import dtype_named
 from attnprof.regression import polynomial_law
-from attnprof.series import BYTES_SD, Record, Series, positive
+from attnprof.series import BYTES_SD, Record, Series, is_attention, positive
 from attnprof.units import capacity
 
 # glibc serves larger blocks by mmap, whatever has been freed before, and gives them back at once.
@@ -58,8 +58,10 @@ def _working_set(series: Series) -> tuple[str, Callable[[Record], float | None]]
 
     A fused prefill works on blocks that stay in the nearest cache, whatever the length.
     """
-    if series.where.get("phase") == "decode":
+    if series.where.get("phase") in ("decode", "verify", "mixed"):
         return "KV", lambda record: positive(record.get("kv_bytes"))
+    if not all(map(is_attention, series.records)):
+        return None
     last = series.records[-1]
     return ("scores", score_bytes) if score_bytes(last) is not None else None
 

@@ -13,7 +13,7 @@ from typing import Any
 from attnprof.medians import median_interval
 from attnprof.regression import Z95, relative_sd
 from attnprof.units import tokens
-from attnprof.workload import GROWING
+from attnprof.workload import GROWING, plain_value
 
 Record = Mapping[str, Any]
 
@@ -21,7 +21,10 @@ Record = Mapping[str, Any]
 IDENTITY = (
     "scope", "phase", "attention", "variant", "window_len", "position", "kv_cache", "backend",
     "device", "dtype", "kv_dtype", "batch_size", "num_q_heads", "num_kv_heads", "head_dim",
-    "num_layers", "cache_regime", "start_len",
+    "num_layers", "cache_regime", "start_len", "mixer", "model", "model_digest", "implementation",
+    "weight_dtype", "source_len", "prefill_len", "checkpointing", "prefix_len", "document_len",
+    "sink_len", "min_len", "mla", "v_head_dim", "kv_lora_rank", "rope_head_dim", "softcap",
+    "sink_logits", "block_tokens", "ffn", "ffn_dim", "num_experts", "num_active_experts",
 )  # fmt: skip
 LENGTHS = ("q_len", "kv_len")
 # Counts that a sweep may vary alone, and what one more of each is called in a coefficient.
@@ -31,6 +34,9 @@ COUNTS = {
     "num_q_heads": "head",
     "num_kv_heads": "kv_head",
     "head_dim": "element",
+    "q_len": "query",
+    "prefill_len": "prompt_token",
+    "source_len": "source_token",
 }
 UNIT_OF_AXIS = {"seq_len": "token", "kv_len": "token", **COUNTS}
 LEAST_COUNTS = 3  # values of a count that make a series; of a length, two do
@@ -40,7 +46,10 @@ _SHORT_DTYPES = {
     "float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16",
     "float8_e4m3fn": "fp8", "float8_e5m2": "e5m2",
 }  # fmt: skip
-_USUAL = {"scope": "op", "attention": "self", "position": "none", "cache_regime": "warm"}
+_USUAL = {
+    "scope": "op", "attention": "self", "position": "none", "cache_regime": "warm",
+    "mixer": "attention", "implementation": "plain", "checkpointing": False, "sink_logits": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,9 @@ class Series:
 
     @property
     def degree(self) -> int:
-        """Highest power of n that attention's work has along this axis."""
-        return 2 if self.axis == "seq_len" else 1
+        """Highest power of n that the work has along this axis: attention's, or a recurrence's."""
+        is_attention = self.where.get("mixer", "attention") == "attention"
+        return 2 if self.axis in ("seq_len", "prefill_len") and is_attention else 1
 
 
 def is_ok(record: Record) -> bool:
@@ -86,32 +96,44 @@ def varying_keys(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def label(record: Record, varying: Mapping[str, Sequence[str]], *, without: str = "") -> str:
+def label(
+    record: Record, varying: Mapping[str, Sequence[str]], *, without: str | Sequence[str] = ()
+) -> str:
     """A short name: phase, backend, what else varies in this run, and the length.
 
     Args:
-        without: The axis that is left out, with its number.
+        without: The axis that is left out, with its number, or several.
     """
+    left_out = (without,) if isinstance(without, str) else tuple(without)
     shown = varying.get(str(record.get("phase")), IDENTITY)
     if "variant" in shown and "window_len" not in shown:
         shown = (*shown, "window_len")
     words = [str(record.get("phase"))]
-    if without != "backend":
-        words.append(str(record.get("backend")))
-    words += [
-        word for key in shown if key != without and (word := _word(key, record)) not in ("", None)
-    ]
-    if without not in ("seq_len", "kv_len"):
-        q_len, kv_len = record.get("q_len"), record.get("kv_len")
-        prefix = f"q{tokens(q_len)} " if q_len not in (1, None, kv_len) else ""
-        words.append(prefix + tokens(kv_len))
+    if not {"backend", "mixer"} & set(left_out):
+        words.append(str(record.get("backend") if is_attention(record) else record["mixer"]))
+    words += [word for key in shown if key not in left_out and (word := _word(key, record))]
+    q_len = record.get("q_len")
+    if "q_len" not in left_out and not is_square(record) and q_len not in (1, None):
+        words.append(f"q{tokens(q_len)}")
+    if not {"seq_len", "kv_len"} & set(left_out):
+        words.append(tokens(record.get("kv_len")))
     return " ".join(words)
+
+
+def is_attention(record: Record) -> bool:
+    """Whether it attends; a recurrence is named by its mixer, and has one backend."""
+    return record.get("mixer") in (None, "attention")
+
+
+def is_square(record: Record) -> bool:
+    """Whether queries and keys are the same tokens, so that both grow along one axis."""
+    return record.get("phase") in ("prefill", "train") and record.get("attention") != "cross"
 
 
 def _word(key: str, record: Record) -> str:
     """What the label says of one key; ``""`` where the phase and backend have said it."""
     value = record.get(key)
-    if value is None or value == _USUAL.get(key) or key in ("phase", "backend"):
+    if value is None or value == _USUAL.get(key) or key in ("phase", "backend", "mixer"):
         return ""
     match key:
         case "variant":  # of a sliding one, the window says it
@@ -123,8 +145,16 @@ def _word(key: str, record: Record) -> str:
         case "kv_dtype":
             same = value == record.get("dtype")
             return "" if same else f"kv-{_SHORT_DTYPES.get(value, str(value))}"
-        case "start_len":
-            return f"from {tokens(value)}"
+        case "weight_dtype":
+            return f"w-{_SHORT_DTYPES.get(value, str(value))}"
+        case "model":
+            return plain_value(value)
+        case _ if key in _WORDS:
+            return f"{_WORDS[key]} {tokens(value)}"
+        case "checkpointing" | "sink_logits":
+            return key.replace("_", " ")
+        case "softcap":
+            return f"cap {value:g}"
         case "kv_cache":
             return "" if value == "none" else str(value)
         case _ if key in _PREFIXES:
@@ -135,6 +165,13 @@ def _word(key: str, record: Record) -> str:
 
 _PREFIXES = {
     "batch_size": "b", "num_q_heads": "h", "num_kv_heads": "kv", "head_dim": "d", "num_layers": "l",
+    "v_head_dim": "v", "kv_lora_rank": "r", "rope_head_dim": "rd", "mla": "mla-", "ffn": "ffn-",
+    "ffn_dim": "f", "num_experts": "e", "num_active_experts": "top",
+}  # fmt: skip
+_WORDS = {
+    "start_len": "from", "prefix_len": "prefix", "document_len": "documents", "sink_len": "sink",
+    "min_len": "padded from", "block_tokens": "blocks of", "prefill_len": "with prompt",
+    "source_len": "source",
 }  # fmt: skip
 
 
@@ -145,9 +182,9 @@ def what_is_common(records: Sequence[Record]) -> list[str]:
     for phase, keys in varying.items():
         one = next(record for record in records if str(record.get("phase")) == phase)
         words = [
-            f"{key} {one[key]}"
+            key if one[key] is True else f"{key} {one[key]}"
             for key in IDENTITY
-            if key not in (*keys, "phase", "device")
+            if key not in (*keys, "phase", "device", "model_digest")
             and one.get(key) not in (None, "none", _USUAL.get(key))
             and not (key == "kv_dtype" and one[key] == one.get("dtype"))
         ]
@@ -185,6 +222,8 @@ def _groups(records: Iterable[Record], axis: str | None) -> list[list[Record]]:
     for record in records:
         names = IDENTITY if axis is None else (*IDENTITY, *LENGTHS)
         key = {name: _hashable(record.get(name)) for name in names if name != axis}
+        if axis is None:
+            key["q_len"] = "that of the keys" if is_square(record) else record.get("q_len")
         if axis == "num_q_heads" and record.get("num_kv_heads") == record.get("num_q_heads"):
             key["num_kv_heads"] = "one a query head"
         groups.setdefault(tuple(key.items()), []).append(record)
@@ -198,7 +237,7 @@ def _series_of(
     key = axis or length_key
     by_n = {int(record[key]): record for record in group if positive(record.get(key))}
     rows = [by_n[n] for n in sorted(by_n)]
-    clock = _common_clock(rows) if quantity == "latency" else None
+    clock = common_clock(rows) if quantity == "latency" else None
     points = [
         (int(row[key]), *point, row)
         for row in rows
@@ -207,16 +246,15 @@ def _series_of(
     if len(points) < (LEAST_COUNTS if axis else 2):
         return []
     first = points[0][3]
-    is_prefill = first.get("q_len") == first.get("kv_len")
-    named = axis or ("seq_len" if is_prefill else length_key)
-    fixed = [*IDENTITY, *(LENGTHS if axis else () if is_prefill else ("q_len",))]
+    named = axis or ("seq_len" if is_square(first) else length_key)
+    fixed = [*IDENTITY, *(LENGTHS if axis else () if is_square(first) else ("q_len",))]
     return [
         Series(
             name=label(first, varying, without=named),
             axis=named,
             quantity=quantity,
             clock=clock,
-            where={name: first.get(name) for name in fixed if name != axis},
+            where={name: first[name] for name in fixed if name != axis and name in first},
             n=tuple(point[0] for point in points),
             values=tuple(point[1] for point in points),
             sd=tuple(point[2] for point in points),
@@ -227,7 +265,8 @@ def _series_of(
 
 @dataclass(frozen=True)
 class Contest:
-    """One workload on several backends, the fastest first, all on one clock."""
+    """One workload on several backends, or with several values of another axis, the fastest
+    first, all on one clock."""
 
     name: str
     kv_len: int
@@ -250,19 +289,19 @@ class Contest:
         ][self.num_first :]
 
 
-def contests(records: Sequence[Record]) -> list[Contest]:
-    """The workloads that two backends or more were timed on."""
+def contests(records: Sequence[Record], axes: Sequence[str] = ("backend",)) -> list[Contest]:
+    """The workloads that were timed twice or more, all else but ``axes`` equal."""
     varying = varying_keys(records)
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         if is_ok(record):
-            names = (name for name in (*IDENTITY, *LENGTHS) if name != "backend")
+            names = (name for name in (*IDENTITY, *LENGTHS) if name not in axes)
             groups.setdefault(tuple(_hashable(record.get(name)) for name in names), []).append(
                 record
             )
     found = []
     for rows in groups.values():
-        clock = _common_clock(rows)
+        clock = common_clock(rows)
         timed = [(*point, row) for row in rows if (point := _latency(row, clock)) is not None]
         timed.sort(key=lambda point: point[0])
         if len(timed) > 1:
@@ -273,7 +312,7 @@ def contests(records: Sequence[Record]) -> list[Contest]:
             ]
             found.append(
                 Contest(
-                    name=label(first, varying, without="backend"),
+                    name=label(first, varying, without=axes),
                     kv_len=first["kv_len"],
                     clock=clock,
                     rows=tuple(row for _, _, row in timed),
@@ -284,7 +323,7 @@ def contests(records: Sequence[Record]) -> list[Contest]:
     return found
 
 
-def _common_clock(rows: Sequence[Record]) -> str:
+def common_clock(rows: Sequence[Record]) -> str:
     """One clock for all rows: CPU time as soon as one row was disturbed, where all have it."""
     disturbed = any(
         row.get("clock") == "cpu" or "contended" in (row.get("flags") or ()) for row in rows
@@ -320,7 +359,7 @@ def _growth_series(record: Record, varying: Mapping[str, Sequence[str]]) -> Seri
         growth = [point for point in growth if point["kv_len"] != record.get("start_len")]
     if len(growth) < 3 * _GROWTH_BINS:
         return None
-    on_cpu = _common_clock([record]) == "cpu" and all(positive(p.get("cpu_s")) for p in growth)
+    on_cpu = common_clock([record]) == "cpu" and all(positive(p.get("cpu_s")) for p in growth)
     key = "cpu_s" if on_cpu else "wall_s"
     edges = [len(growth) * i // _GROWTH_BINS for i in range(_GROWTH_BINS + 1)]
     n, values, sd = [], [], []
@@ -336,7 +375,7 @@ def _growth_series(record: Record, varying: Mapping[str, Sequence[str]]) -> Seri
         axis="seq_len" if record.get("kv_cache") == "none" else "kv_len",
         quantity="latency",
         clock="cpu" if on_cpu else "wall",
-        where={name: record.get(name) for name in (*IDENTITY, "q_len")},
+        where={name: record[name] for name in (*IDENTITY, "q_len") if name in record},
         n=tuple(n),
         values=tuple(values),
         sd=tuple(sd),
