@@ -213,7 +213,7 @@ class Workload:
             value = getattr(self, name)
             if value == _DEFAULTS[name]:
                 continue
-            parts.append(prefix if value is True else f"{prefix}{_plain(value)}")
+            parts.append(prefix if value is True else f"{prefix}{plain_value(value)}")
         return "-".join(parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -249,8 +249,12 @@ _IN_ID = {
 _DEFAULTS = {field.name: field.default for field in fields(Workload)}
 
 
-def _plain(value: Any) -> str:
-    """A value as it stands in an id; of a model's path its last part, without the ending."""
+def plain_value(value: Any) -> str:
+    """A value as it stands in an id; of a model's path its last part, without the ending.
+
+    >>> plain_value("models/mine/config.json"), plain_value("gpt2"), plain_value(50.0)
+    ('mine', 'gpt2', '50')
+    """
     if isinstance(value, float):
         return f"{value:g}"
     text = str(value)

@@ -96,7 +96,7 @@ def test_the_workloads_of_a_series_differ_in_its_axis_alone(chosen: list[Workloa
 
 def some(phase: str, lengths: tuple[int, ...], **changes: Any) -> list[Mapping[str, Any]]:
     square = phase in ("prefill", "train") and changes.get("attention") != "cross"
-    made = []
+    made: list[Mapping[str, Any]] = []
     for n in lengths:
         usual: dict[str, Any] = {"backend": "flash", "kv_len": n, "q_len": n if square else 4}
         made.append(as_record(Workload(phase=phase, **usual | changes)))
