@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import math
 import re
 import reprlib
@@ -371,7 +372,7 @@ def _overridden(
 def _workload(chosen: dict[str, Any], usual: Mapping[str, Any]) -> Workload | Skipped:
     """The workload of one combination; axes of other phases and variants do not multiply it."""
     model = chosen.get("model")
-    of_model = sizes_of_model(model) if model is not None else {}
+    of_model = {} if model is None else sizes_of_model(model, chosen.get("implementation", "plain"))
 
     def value(name: str) -> Any:
         if name in chosen:
@@ -379,6 +380,11 @@ def _workload(chosen: dict[str, Any], usual: Mapping[str, Any]) -> Workload | Sk
         return of_model.get(name, usual.get(name, AXES[name].default))
 
     what = ", ".join(f"{name}={chosen[name]}" for name in chosen)
+    if value("num_layers") > of_model.get("num_layers", MAX_LENGTH):
+        return Skipped(
+            what,
+            f"num_layers {value('num_layers')}: {model} has {of_model['num_layers']}",
+        )
     phase, attention = value("phase"), value("attention")
     q_len, kv_len = _lengths(value, phase, attention)
     if q_len is None or kv_len is None:
@@ -436,30 +442,42 @@ def _workload(chosen: dict[str, Any], usual: Mapping[str, Any]) -> Workload | Sk
 
 
 @functools.cache
-def sizes_of_model(model: str) -> dict[str, Any]:
+def sizes_of_model(model: str, implementation: str = "plain") -> dict[str, Any]:
     """What a model says of axes that are not typed: its layers and the heads of the first.
 
     Raises:
-        UsageError: No such model, or one that has no attention.
+        UsageError: No such model, one that has no attention, or one of which there is no plain
+            implementation.
     """
-    from attnprof.models import load_model
+    from attnprof.models.load import load_model, read_config
 
-    spec = load_model(model)
-    layers = spec.layers or spec.encoder_layers
-    attention = next((layer.attention for layer in layers if layer.attention is not None), None)
-    if attention is None:
-        raise UsageError(f"model {model!r} has no attention", "give a model that has")
-    path = Path(model)
-    config = path / "config.json" if path.is_dir() else path
-    digest = f"{crc32(config.read_bytes()):08x}" if config.is_file() else None
+    if implementation == "plain":
+        from attnprof.models.build_architecture import architecture_of
+
+        architecture = architecture_of(model)
+        num_layers, block = architecture.num_layers, architecture.blocks[0].attention
+        heads = (block.num_q_heads, block.num_kv_heads, block.head_dim, block.v_head_dim)
+        causal = block.variant != "full"
+    else:
+        spec = load_model(model)
+        layers = spec.layers or spec.encoder_layers
+        attention = next((layer.attention for layer in layers if layer.attention is not None), None)
+        if attention is None:
+            raise UsageError(f"model {model!r} has no attention", "give a model that has")
+        num_layers, causal = len(layers), attention.causal
+        heads = (
+            attention.num_q_heads, attention.num_kv_heads, attention.head_dim,
+            attention.v_head_dim,
+        )  # fmt: skip
+    digest = None
+    if Path(model).exists():
+        values, _ = read_config(model)
+        digest = f"{crc32(json.dumps(values, sort_keys=True).encode()):08x}"
     return {
         "model_digest": digest,
-        "num_layers": len(layers),
-        "num_q_heads": attention.num_q_heads,
-        "num_kv_heads": attention.num_kv_heads,
-        "head_dim": attention.head_dim,
-        "v_head_dim": attention.v_head_dim,
-        "variant": "causal" if attention.causal else "full",
+        "num_layers": num_layers,
+        **dict(zip(("num_q_heads", "num_kv_heads", "head_dim", "v_head_dim"), heads, strict=True)),
+        "variant": "causal" if causal else "full",
     }
 
 

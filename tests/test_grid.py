@@ -1,5 +1,7 @@
 import itertools
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from attnprof.grid import (
     axis_named,
     expand,
     parse_values,
+    sizes_of_model,
     sweep_groups,
 )
 
@@ -214,3 +217,36 @@ def test_all_groups_together_are_counted() -> None:
 def test_the_values_of_an_axis_are_counted_while_they_are_read() -> None:
     with pytest.raises(UsageError, match="more than 10,000 values"):
         parse_values(AXES["seq_len"], ["1..10000+1"] * 10**7)
+
+
+def test_a_model_gives_its_layers_and_heads_and_its_files_content_a_digest(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    sizes = {
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 99,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    }  # fmt: skip
+    digests = []
+    for vocab_size in (99, 100):
+        path.write_text(json.dumps({**sizes, "vocab_size": vocab_size}))
+        sizes_of_model.cache_clear()
+        (workload,) = expand("x", {"x": {"model": str(path), "seq_len": "8"}}).workloads
+        shape = (workload.num_layers, workload.num_q_heads, workload.num_kv_heads)
+        assert (*shape, workload.head_dim, workload.variant) == (3, 4, 2, 16, "causal")
+        assert workload.scope == "model"
+        digests.append(workload.model_digest)
+    assert None not in digests and digests[0] != digests[1]
+    assert sizes_of_model("gpt2")["model_digest"] is None
+
+
+def test_more_layers_than_a_model_has_are_skipped_by_name() -> None:
+    grid = expand("x", {"x": {"model": "gpt2", "seq_len": "8", "num_layers": "2,12,13"}})
+    assert [workload.num_layers for workload in grid.workloads] == [2, 12]
+    assert [skipped.reason for skipped in grid.skipped] == ["num_layers 13: gpt2 has 12"]
+
+
+def test_a_model_without_a_plain_implementation_is_refused_by_its_type() -> None:
+    with pytest.raises(UsageError, match=r"'falcon'.* cannot be built") as caught:
+        expand("x", {"x": {"model": "falcon-7b", "seq_len": "8"}})
+    assert "llama" in caught.value.fix
+    axes = {"model": "falcon-7b", "seq_len": "8", "implementation": "transformers"}
+    assert expand("x", {"x": axes}).workloads
