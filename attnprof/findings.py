@@ -187,8 +187,8 @@ def kv_words(fits: Mapping[str, Any]) -> list[str]:
             )
         if one["step_bytes"] and (one["step_tokens"] or 1) > 1:
             parts.append(f"grows in steps of {one['step_tokens']} tokens")
-        if one["waste_at_end"] and one["waste_at_end"] > 0.001:
-            parts.append(f"holds {percent(one['waste_at_end'])} unused at the end")
+        if one["fragmentation"] and one["fragmentation"] > 0.001:
+            parts.append(f"leaves {percent(one['fragmentation'])} of it unused at the end")
         if parts:
             said.append(f"The cache of {one['name']} {', '.join(parts)}.")
     return said

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from attnprof.errors import CannotMeasureError
-from attnprof.kv_growth import kv_fits
+from attnprof.kv_growth import generations, kv_fits
 from attnprof.regimes import Candidate, blocks_grow_at, candidates, next_threshold
 from attnprof.regression import Interval, Law, polynomial_law, power_law, ruling_terms
 from attnprof.run_header import Header, facts_of
@@ -48,6 +48,7 @@ def fit_run(header: Header, records: Sequence[Record]) -> dict[str, Any]:
         "format": FORMAT_VERSION,
         "series": [fit_series(series, device) for series in all_series],
         "kv": kv_fits(records),
+        "generation": generations(records),
         "passes_device": [
             entry
             for series in all_series

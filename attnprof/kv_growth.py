@@ -1,11 +1,20 @@
-"""Records -> how the KV cache grows: bytes a token, overshoot of a copy, steps of pages, waste."""
+"""Records -> how the KV cache grows (bytes a token, copies, pages, fragmentation), what it buys."""
 
 import itertools
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnprof.series import IDENTITY, Record, is_ok, label, positive, varying_keys
+from attnprof.series import (
+    IDENTITY,
+    Record,
+    common_clock,
+    is_ok,
+    label,
+    positive,
+    varying_keys,
+)
 
 WITHIN = 0.01  # of theory's bytes a token; more is wrong
 
@@ -15,7 +24,7 @@ def kv_fits(records: Sequence[Record]) -> list[dict[str, Any]]:
     varying = varying_keys(records)
     good = [record for record in records if is_ok(record) and positive(record.get("kv_len"))]
     grown = [
-        _entry(record, varying, points, _shape_of_growth(record["growth"]))
+        _entry(record, varying, points, _shape_of_growth(record))
         for record in good
         if (points := _useful_points(record))
     ]
@@ -32,9 +41,88 @@ def kv_fits(records: Sequence[Record]) -> list[dict[str, Any]]:
     return grown + by_length
 
 
+_CACHE_KEYS = ("kv_cache", "kv_dtype", "block_tokens")
+
+
+def generations(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """One entry for each generate: its first token, its next ones, and what the cache bought.
+
+    ``speedup`` is how many times longer all of it took without a cache, everything else equal, up
+    to ``speedup_at`` tokens: the last of which both have a point.
+    """
+    varying = varying_keys(records)
+    good = [
+        record
+        for record in records
+        if is_ok(record) and record.get("phase") == "generate" and record.get("growth")
+    ]
+    bare = {_but_for_the_cache(one): one for one in good if one.get("kv_cache") == "none"}
+    return [_generation(one, varying, bare.get(_but_for_the_cache(one))) for one in good]
+
+
+def _but_for_the_cache(record: Record) -> str:
+    keys = [key for key in (*IDENTITY, "q_len", "kv_len") if key not in _CACHE_KEYS]
+    return repr([record.get(key) for key in keys])
+
+
+def _generation(
+    record: Record, varying: Mapping[str, Sequence[str]], bare: Record | None
+) -> dict[str, Any]:
+    clock = common_clock([record] if bare is None else [record, bare])
+    key, total = ("cpu_s", "total_cpu_s") if clock == "cpu" else ("wall_s", "total_s")
+    growth, start_len = record["growth"], record.get("start_len")
+    first = [point[key] for point in growth if point["kv_len"] == start_len]
+    steps = [point[key] for point in growth if point["kv_len"] != start_len]
+    last = growth[-1]
+    speedup_at, speedup = None, None
+    if bare is not None and bare is not record:
+        totals = {point["kv_len"]: positive(point.get(total)) for point in bare["growth"]}
+        common = [
+            (point["kv_len"], without / with_it)
+            for point in growth
+            if (without := totals.get(point["kv_len"])) and (with_it := positive(point.get(total)))
+        ]
+        speedup_at, speedup = max(common, default=(None, None))
+    return {
+        "name": label(record, varying),
+        "where": {name: record.get(name) for name in (*IDENTITY, "kv_len")},
+        "prompt_len": start_len,
+        "num_tokens": last["kv_len"] - start_len if start_len else None,
+        "clock": clock,
+        "ttft_s": first[0] if first else None,
+        "itl_s": statistics.median(steps) if steps else None,
+        "itl_p95_s": p95(steps) if steps else None,
+        "total_s": last.get(total),
+        "useful_bytes": last["useful_bytes"],
+        "allocated_bytes": last["allocated_bytes"],
+        "speedup": speedup,
+        "speedup_at": speedup_at,
+    }
+
+
+def p95(values: Sequence[float]) -> float:
+    """The smallest value that 95 in 100 do not pass.
+
+    >>> p95(range(1, 101)), p95([7.0])
+    (95, 7.0)
+    """
+    return sorted(values)[-(-95 * len(values) // 100) - 1]
+
+
 def _useful_points(record: Record) -> list[tuple[float, float]]:
-    points = [(p["kv_len"], p["useful_bytes"]) for p in record.get("growth") or ()]
-    return points if len({length for length, _ in points}) > 1 else []
+    """Tokens that a sequence's cache holds, and their bytes; a rolling one's stop at its window."""
+    growth = [point for point in record.get("growth") or () if point["useful_bytes"] > 0]
+    held: list[tuple[float, float]] = [
+        (_held_len(record, point["kv_len"]), point["useful_bytes"]) for point in growth
+    ]
+    if len({length for length, _ in held}) > 1:
+        return held
+    return [(0, 0), *held] if len(held) > 1 else []  # a window that was full from the start
+
+
+def _held_len(record: Record, length: int) -> int:
+    window = record.get("window_len") if record.get("kv_cache") == "rolling" else None
+    return min(length, window) if window else length
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
@@ -60,13 +148,14 @@ def _entry(
     batch_size = record.get("batch_size") or 1
     measured = slope(points) / batch_size
     theory_bytes = positive(record.get("theory_kv_bytes"))
-    theory = theory_bytes / (batch_size * record["kv_len"]) if theory_bytes else None
+    held_len = _held_len(record, record["kv_len"])
+    theory = theory_bytes / (batch_size * held_len) if theory_bytes else None
     ratio = measured / theory if theory else None
     verdict = None if ratio is None else "equal" if abs(ratio - 1) <= WITHIN else "wrong"
     unknown = dict.fromkeys(
         (
-            "allocated_bytes", "overshoot_bytes", "overshoot", "step_bytes", "step_tokens",
-            "waste_at_end", "worst_waste",
+            "useful_bytes", "allocated_bytes", "overshoot_bytes", "overshoot", "step_bytes",
+            "step_tokens", "fragmentation", "worst_fragmentation",
         )
     )  # fmt: skip
     return {
@@ -84,8 +173,12 @@ def _entry(
     }
 
 
-def _shape_of_growth(growth: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a cache takes beyond the tokens it holds, while it grows and at the end."""
+def _shape_of_growth(record: Record) -> dict[str, Any]:
+    """What a cache takes beyond the tokens it holds, while it grows and at the end.
+
+    ``fragmentation`` is the share of what is allocated that holds no token.
+    """
+    growth = record["growth"]
     last = growth[-1]
     allocated = [point["allocated_bytes"] for point in growth]
     # The overshoot of the last step is the largest of all: old and new copies alike.
@@ -95,6 +188,7 @@ def _shape_of_growth(growth: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if point.get("peak_bytes") is not None
     ]
     overshoot = max(overshoots, default=None)
+    held_len = _held_len(record, last["kv_len"])
     # Of a long growth not every step is kept: a rise over several may be several.
     rises = [
         after["allocated_bytes"] - before["allocated_bytes"]
@@ -103,21 +197,22 @@ def _shape_of_growth(growth: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         and after["kv_len"] - before["kv_len"] == 1
     ]
     step_bytes = _commonest(rises)
-    waste = [
-        point["allocated_bytes"] / point["useful_bytes"] - 1
+    fragmentation = [
+        1 - point["useful_bytes"] / point["allocated_bytes"]
         for point in growth
-        if point["useful_bytes"] > 0
+        if point["allocated_bytes"] > 0
     ]
     return {
+        "useful_bytes": last["useful_bytes"],
         "allocated_bytes": allocated[-1],
         "overshoot_bytes": overshoot,
         "overshoot": overshoot / last["allocated_bytes"] if overshoot is not None else None,
         "step_bytes": step_bytes,
         "step_tokens": None
         if step_bytes is None
-        else round(step_bytes * last["kv_len"] / last["useful_bytes"]),
-        "waste_at_end": waste[-1] if waste else None,
-        "worst_waste": max(waste, default=None),
+        else round(step_bytes * held_len / last["useful_bytes"]),
+        "fragmentation": fragmentation[-1] if fragmentation else None,
+        "worst_fragmentation": max(fragmentation, default=None),
     }
 
 

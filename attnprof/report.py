@@ -21,7 +21,7 @@ from attnprof.findings import (
     what_was_measured,
 )
 from attnprof.fit import fit_run
-from attnprof.growth_tables import filling_table, growth_table, kv_table
+from attnprof.growth_tables import filling_table, generation_table, growth_table, kv_table
 from attnprof.medians import Interval
 from attnprof.recording import unfinished_records
 from attnprof.records import Run, read_run
@@ -155,6 +155,7 @@ def tables(header: Header, records: Sequence[Record], fits: Mapping[str, Any]) -
         growth_table(fits, "peak_memory", suffix),
         filling_table(fits, suffix),
         kv_table(fits, suffix),
+        generation_table(fits, suffix),
         ceilings_table(header, suffix),
     ]
     return [table for table in made if table.rows]

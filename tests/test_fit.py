@@ -455,14 +455,15 @@ def test_a_concatenated_cache_shows_its_overshoot() -> None:
     assert entry["verdict"] == "equal"
     assert entry["overshoot_bytes"] == 4096 * 255
     assert entry["overshoot"] == pytest.approx(255 / 256)
-    assert entry["waste_at_end"] == 0
+    assert entry["fragmentation"] == 0
 
 
 def test_a_paged_cache_shows_its_steps() -> None:
     entry = grown(growth(lambda n: 4096 * 16 * math.ceil(n / 16)))
     assert (entry["step_bytes"], entry["step_tokens"]) == (65536, 16)
     assert entry["overshoot_bytes"] == 0
-    assert entry["worst_waste"] == pytest.approx(15)
+    assert entry["fragmentation"] == 0
+    assert entry["worst_fragmentation"] == pytest.approx(15 / 16)
 
 
 def test_a_paged_cache_shows_its_steps_where_not_every_length_was_kept() -> None:
@@ -472,10 +473,64 @@ def test_a_paged_cache_shows_its_steps_where_not_every_length_was_kept() -> None
     assert (entry["step_bytes"], entry["step_tokens"]) == (65536, 16)
 
 
-def test_a_static_cache_shows_its_waste() -> None:
+def test_a_static_cache_shows_its_empty_slots() -> None:
     entry = grown(growth(lambda n: 4096 * 512))
-    assert entry["waste_at_end"] == pytest.approx(1)
+    assert entry["fragmentation"] == pytest.approx(1 / 2)
+    assert (entry["useful_bytes"], entry["allocated_bytes"]) == (4096 * 256, 4096 * 512)
     assert entry["step_bytes"] is None
+
+
+@pytest.mark.parametrize("first", [1, 100])
+def test_a_rolling_cache_is_held_against_its_window(first: int) -> None:
+    points = [
+        {**point, "useful_bytes": 4096 * min(point["kv_len"], 64), "allocated_bytes": 4096 * 64}
+        for point in growth(lambda n: 0)
+        if point["kv_len"] >= first
+    ]
+    row = record(phase="kv-growth", q_len=1, kv_len=256, kv_cache="rolling", window_len=64,
+                 variant="sliding", theory_kv_bytes=4096 * 64, growth=points)  # fmt: skip
+    (entry,) = fit_run({}, [row])["kv"]
+    assert entry["verdict"] == "equal"
+    assert entry["bytes_per_token"] == pytest.approx(4096)
+    assert entry["worst_fragmentation"] == pytest.approx(63 / 64 if first == 1 else 0)
+
+
+def generated(kv_cache: str, step_s: float, last: int = 9) -> dict[str, Any]:
+    """A prompt of 4 tokens in 1 s, and then a token each ``step_s``."""
+    points = [
+        {
+            "kv_len": n, "wall_s": 1.0 if n == 4 else step_s, "cpu_s": None,
+            "total_s": 1.0 + (n - 4) * step_s, "useful_bytes": 0 if kv_cache == "none" else n,
+            "allocated_bytes": 0 if kv_cache == "none" else 16, "peak_bytes": None,
+        }
+        for n in range(4, last + 1)
+    ]  # fmt: skip
+    return record(
+        phase="generate", q_len=1, kv_len=9, start_len=4, kv_cache=kv_cache, growth=points
+    )
+
+
+def test_what_a_cache_buys_is_a_number() -> None:
+    rows = [generated("none", 2.0), generated("static", 0.1), generated("paged", 0.2)]
+    none, static, paged = fit_run({}, rows)["generation"]
+    assert none["speedup"] is None
+    assert static["speedup"] == pytest.approx(11 / 1.5)
+    assert paged["speedup"] == pytest.approx(11 / 2)
+    assert (static["ttft_s"], static["itl_s"], static["total_s"]) == pytest.approx((1, 0.1, 1.5))
+    assert (static["prompt_len"], static["num_tokens"]) == (4, 5)
+
+
+def test_a_generation_that_was_cut_short_is_compared_where_both_had_come() -> None:
+    _, static = fit_run({}, [generated("none", 2.0, last=6), generated("static", 0.1)])[
+        "generation"
+    ]
+    assert static["speedup_at"] == 6
+    assert static["speedup"] == pytest.approx(5 / 1.2)
+
+
+def test_a_generation_of_another_length_is_no_baseline() -> None:
+    other = {**generated("none", 2.0), "kv_len": 8}
+    assert fit_run({}, [other, generated("static", 0.1)])["generation"][1]["speedup"] is None
 
 
 @pytest.mark.parametrize(("per_token", "verdict"), [(4096 * 1.02, "wrong"), (4100, "equal")])
