@@ -37,6 +37,14 @@ class Latent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RelativeBias:
+    """T5's trained bias a head and bucket of distances: one table for all layers of a stack."""
+
+    num_buckets: int = 32
+    max_distance: int = 128
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionBlock:
     """Projections, position and attention of one layer, alike in all layers where it is equal."""
 
@@ -55,6 +63,7 @@ class AttentionBlock:
     softcap: float | None = None
     sinks: bool = False
     rope: Rope | None = None
+    relative: RelativeBias | None = None
     latent: Latent | None = None
 
 
@@ -111,14 +120,6 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelativeBias:
-    """T5's trained bias a head and bucket of distances: one table for all layers of a stack."""
-
-    num_buckets: int = 32
-    max_distance: int = 128
-
-
-@dataclass(frozen=True, kw_only=True)
 class HeadTransform:
     """A layer of the hidden size, its activation and norm, before the projection to the
     vocabulary: BERT's."""
@@ -145,7 +146,6 @@ class Architecture:
     embedding_scale: float = 1.0
     num_positions: int | None = None  # rows of a learned table
     first_position: int = 0  # the row of a sequence's first token
-    relative: RelativeBias | None = None
     num_token_types: int = 0  # rows of a table that tells sentences apart
     embedding_norm: Norm | None = None
     has_head: bool = True

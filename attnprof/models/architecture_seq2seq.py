@@ -102,8 +102,9 @@ def _t5(config: Config) -> Architecture:
         scale=1.0,
         variant="full",
     )
-    encoder_block = Block(attention=seen, ffn=_t5_ffn(config), norm=norm)
-    decoder_block = replace(encoder_block, attention=replace(seen, variant="causal"), cross=seen)
+    placed = replace(seen, relative=_relative(config))
+    encoder_block = Block(attention=placed, ffn=_t5_ffn(config), norm=norm)
+    decoder_block = replace(encoder_block, attention=replace(placed, variant="causal"), cross=seen)
     num_layers = config.count("num_hidden_layers", most=MAX_LAYERS)
     num_decoder_layers = config.count("num_decoder_layers", num_layers, most=MAX_LAYERS)
     tied = config.flag("tie_word_embeddings", True)
@@ -114,7 +115,6 @@ def _t5(config: Config) -> Architecture:
         max_len=config.count("max_position_embeddings", 512, most=10**8),
         blocks=(decoder_block,) * num_decoder_layers,
         final_norm=norm,
-        relative=_relative(config),
         tied_head=tied,
         head_scale=hidden_size**-0.5 if tied else 1.0,
     )

@@ -67,7 +67,9 @@ def test_each_side_of_bart_has_heads_and_widths_of_its_own() -> None:
 def test_t5_scales_no_scores_and_what_its_head_is_given_where_that_is_the_embedding() -> None:
     first = build_architecture(T5, "config.json")
     assert {block.attention.scale for block in first.blocks} == {1.0}
-    assert first.relative == RelativeBias(num_buckets=32, max_distance=128)
+    for block in first.blocks:
+        assert block.attention.relative == RelativeBias(num_buckets=32, max_distance=128)
+        assert block.cross is not None and block.cross.relative is None
     assert (first.tied_head, first.head_scale) == (True, 32**-0.5)
     gated = {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
     second = build_architecture(gated, "config.json")

@@ -45,7 +45,8 @@ class SelfAttention(nn.Module):
         if segment.caches is not None:
             with step.part("cache"):
                 k, v = cached(segment, segment.caches[self.index], k, v, keeps=step.keeps)
-        out = attended(self.block, segment, step, q, k, v, self.sinks)
+        bias = None if self.block.relative is None else step.biases[number]
+        out = attended(self.block, segment, step, q, k, v, self.sinks, bias)
         return out.transpose(1, 2).reshape(segment.num_rows, -1)
 
     def _placed(
@@ -90,14 +91,22 @@ def attended(
     k: torch.Tensor,
     v: torch.Tensor,
     sinks: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The kernel's output ``[batch, num_q_heads, num_tokens, v_head_dim]``.
 
     Of a window it is given the keys that any of the new tokens sees.
     """
-    kernel = step.kernels.prepared(block, segment.batch_size, segment.num_tokens, segment.kv_len)
+    lengths = (segment.batch_size, segment.num_tokens, segment.kv_len)
+    if segment.min_len is None:
+        kernel = step.kernels.prepared(block, *lengths)
+    else:
+        kernel = step.kernels.padded(block, *lengths, segment.min_len)
     if block.window_len is not None:
         num_seen = segment.num_tokens + block.window_len - 1
         k, v = k[:, :, -num_seen:], v[:, :, -num_seen:]
+    added = {"sinks": sinks, "bias": bias}
     with step.part("attention"):
-        return kernel.attend(q, k, v) if sinks is None else kernel.attend(q, k, v, sinks=sinks)
+        return kernel.attend(
+            q, k, v, **{name: tensor for name, tensor in added.items() if tensor is not None}
+        )

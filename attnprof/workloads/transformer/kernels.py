@@ -1,6 +1,7 @@
 """A layer's attention at some lengths -> the kernel prepared for it, made once and kept."""
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 
@@ -26,6 +27,7 @@ def op_workload(
         num_kv_heads=block.num_kv_heads,
         head_dim=block.head_dim,
         v_head_dim=None if block.v_head_dim == block.head_dim else block.v_head_dim,
+        position="none" if block.relative is None else "t5",
         variant="causal" if block.variant == "sliding" and not is_windowed else block.variant,
         window_len=block.window_len if is_windowed else None,
         kv_cache="none" if phase == "prefill" else "static",
@@ -44,7 +46,7 @@ class Kernels:
     def __init__(self, workload: Workload, device: torch.device, kind: str | None = None) -> None:
         self.workload, self.device, self.kind = workload, device, kind
         self._grows = backend_named(workload.backend).grows
-        self._prepared: dict[tuple[AttentionBlock, int, int, int], Attention] = {}
+        self._prepared: dict[tuple[AttentionBlock, int, int, int, *tuple[int, ...]], Attention] = {}
 
     def prepared(
         self, block: AttentionBlock, batch_size: int, q_len: int, kv_len: int
@@ -61,6 +63,26 @@ class Kernels:
             of_op = op_workload(
                 self.workload, block, batch_size=batch_size, q_len=q_len, kv_len=kv_len
             )
+            attention = prepare(of_op, self.device, self.kind, scale=block.scale)
+            self._prepared[key] = attention
+        return attention
+
+    def padded(
+        self, block: AttentionBlock, batch_size: int, q_len: int, kv_len: int, min_len: int
+    ) -> Attention:
+        """The kernel for queries that see all keys but a batch's padding: of sequences from
+        ``min_len`` to ``kv_len``, evenly.
+
+        Raises:
+            UnsupportedError: The backend lacks what the layer needs.
+        """
+        key = (block, batch_size, q_len, kv_len, min_len)
+        attention = self._prepared.get(key)
+        if attention is None:
+            of_op = op_workload(
+                self.workload, block, batch_size=batch_size, q_len=q_len, kv_len=kv_len
+            )
+            of_op = replace(of_op, min_len=min_len)
             attention = prepare(of_op, self.device, self.kind, scale=block.scale)
             self._prepared[key] = attention
         return attention

@@ -12,6 +12,7 @@ from attnprof.rope import Rope
 from attnprof.workloads.positions import Rotary
 
 if TYPE_CHECKING:
+    from attnprof.workloads.transformer.cross import Source
     from attnprof.workloads.transformer.kernels import Kernels
 
 PARTS = ("embedding", "norm", "projection", "position", "cache", "attention", "ffn", "head")
@@ -32,12 +33,17 @@ class Segment:
     """Sequences of one length: ``num_tokens`` new ones each, the first at ``first_pos``.
 
     ``caches`` are those of the layers, in order; without them the new tokens see each other only.
+    ``source`` is what cross-attention looks at. With a ``min_len`` the batch is padded: its
+    sequences are from so many tokens long to ``num_tokens``, evenly.
     """
 
     batch_size: int
     num_tokens: int
     first_pos: int = 0
     caches: Sequence[Any] | None = None
+    source: "Source | None" = None
+    min_len: int | None = None
+    token_types: torch.Tensor | None = None  # [batch, num_tokens]; all of the first type without
 
     @property
     def kv_len(self) -> int:
@@ -72,6 +78,8 @@ class Step:
     ) -> None:
         self.segments, self.kernels = tuple(segments), kernels
         self.keeps, self.part = keeps, meter
+        self.biases: Sequence[torch.Tensor] = ()
+        """What a model adds to the scores of each segment, once it has embedded the tokens."""
         self._rotary_of = rotary_of
         self._angles: dict[Rope, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
