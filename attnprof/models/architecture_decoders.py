@@ -1,10 +1,8 @@
 """A decoder's configuration -> its :class:`~attnprof.models.architecture.Architecture`."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnprof.errors import UsageError
 from attnprof.models.architecture import (
     Activation,
     Architecture,
@@ -17,11 +15,12 @@ from attnprof.models.architecture import (
     Placement,
     Router,
 )
+from attnprof.models.architecture_rope import layer_rope
 from attnprof.models.config import Config
 from attnprof.models.decoders import ffn_width, num_decoder_layers, setting, shared_width
 from attnprof.models.families import FAMILIES, Family
 from attnprof.models.layer_kinds import num_experts, sparse_layers, stated_kinds, window_of
-from attnprof.rope import Rope, rope_of_parameters
+from attnprof.rope import Rope, yarn_mscale
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu-tanh",
@@ -190,7 +189,7 @@ def _latent_attention(config: Config, family: Family) -> AttentionBlock:
     rope = _rope(config, DECODERS["deepseek_v3"], "full", rope_dim)
     scale = head_dim**-0.5
     if rope.scaling != "default" and rope.mscale_all_dim:
-        scale *= (0.1 * rope.mscale_all_dim * math.log(max(1.0, rope.factor)) + 1.0) ** 2
+        scale *= yarn_mscale(rope.factor, rope.mscale_all_dim) ** 2
     bias = setting(config, family.qkv_bias)
     return AttentionBlock(
         num_q_heads=num_heads,
@@ -211,46 +210,14 @@ def _latent_attention(config: Config, family: Family) -> AttentionBlock:
 
 
 def _rope(config: Config, arithmetic: Arithmetic, kind: str, head_dim: int) -> Rope:
-    """Base and scaling of a layer's rotation, from today's keys or those before them.
-
-    Raises:
-        UsageError: A scaling that is not known, or a width that cannot be halved.
-    """
-    parameters: dict[str, Any] = {}
-    stated = config.get("rope_parameters")
-    if stated is None:
-        stated = config.get("rope_scaling")
-        is_local = arithmetic.local_theta is not None and kind == "sliding"
-        if stated is None and not is_local and not config.says("rope_theta"):
-            stated = dict(arithmetic.rope)
-        parameters = {} if is_local else dict(stated or {})
-        theta_key = "rope_local_base_freq" if is_local else "rope_theta"
-        if config.says(theta_key):
-            parameters["rope_theta"] = config.share(theta_key, 0.0)
-    elif not isinstance(stated, dict):
-        raise config.wrong("rope_parameters", stated, "a mapping")
-    else:
-        by_type = stated.get(TYPE_OF_KIND[kind])
-        parameters = dict(by_type if isinstance(by_type, dict) else stated)
-    default_theta = arithmetic.theta
-    if arithmetic.local_theta is not None and kind == "sliding":
-        default_theta = arithmetic.local_theta
-    parameters.setdefault("rope_theta", default_theta)
-    for name, value in parameters.items():
-        if name in ("rope_type", "type", "truncate") or value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
-            raise config.wrong(name, value, "a number above zero")
-    if config.get("original_max_position_embeddings") is not None:
-        parameters.setdefault(
-            "original_max_position_embeddings", config.count("original_max_position_embeddings")
-        )
-    share = parameters.get("partial_rotary_factor") or config.share("partial_rotary_factor", 1.0)
-    max_len = config.count("max_position_embeddings", most=10**8)
-    try:
-        return rope_of_parameters(parameters, int(head_dim * share), max_len)
-    except UsageError as error:
-        raise UsageError(f"{config.where}: {error.problem}", error.fix) from None
+    return layer_rope(
+        config,
+        head_dim,
+        layer_type=TYPE_OF_KIND[kind],
+        theta=arithmetic.theta,
+        local_theta=arithmetic.local_theta,
+        unstated=arithmetic.rope,
+    )
 
 
 def _ffn(
@@ -276,7 +243,7 @@ def _ffn(
     shared = shared_width(config, moe, width)
     num_groups = config.count("n_group", 1) if arithmetic.choice_bias else 1
     num_active_groups = config.count("topk_group", num_groups) if num_groups > 1 else 1
-    if total % num_groups or total // num_groups < 2:
+    if num_groups > 1 and (total % num_groups or total // num_groups < 2):
         raise config.wrong("n_group", num_groups, f"groups of two or more of {total} experts")
     if not num_active_groups <= num_groups or active > num_active_groups * (total // num_groups):
         expected = f"groups that hold {active} experts, of {num_groups}"
