@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from attnprof.rope import Rope, rope_named, yarn_mscale  # noqa: E402
+from attnprof.rope import Rope, rope_named, rope_of_parameters, yarn_mscale  # noqa: E402
 from attnprof.workload import Workload  # noqa: E402
-from attnprof.workloads.positions import Rotary, position_for, rotary_from_config  # noqa: E402
+from attnprof.workloads.positions import Rotary, position_for  # noqa: E402
 from attnprof.workloads.positions.rotary import (  # noqa: E402
     attention_factor,
     frequencies,
@@ -44,7 +44,7 @@ def llama(
     given = {**HEADS, "max_position_embeddings": max_len}
     scaled = {"rope_theta": theta, **(rope or {"rope_type": "default"})}
     config = transformers.LlamaConfig(**given, rope_parameters=scaled)
-    ours = rotary_from_config(scaled, 64, max_len, CPU, getattr(torch, dtype))
+    ours = Rotary(rope_of_parameters(scaled, 64, max_len), 16, CPU, getattr(torch, dtype))
     return ours, modeling.LlamaRotaryEmbedding(config)
 
 

@@ -1,11 +1,8 @@
-"""A workload or a configuration -> the position scheme that it names, with its tables."""
-
-from collections.abc import Mapping
-from typing import Any
+"""A workload -> the position scheme that it names, with its tables."""
 
 import torch
 
-from attnprof.rope import rope_named, rope_of_parameters
+from attnprof.rope import rope_named
 from attnprof.workload import Workload
 from attnprof.workloads.operation import Noise
 from attnprof.workloads.positions.base import Position
@@ -13,9 +10,8 @@ from attnprof.workloads.positions.biases import Alibi, new_shaw, new_t5_bias
 from attnprof.workloads.positions.embeddings import new_learned, new_sinusoids
 from attnprof.workloads.positions.rotary import Rotary
 
-__all__ = ["Position", "Rotary", "position_for", "rotary_from_config"]
+__all__ = ["Position", "Rotary", "position_for"]
 
-FIRST_LEN = 1024
 _SEED = 7919  # so that tables are other noise than the queries of the same seed
 
 
@@ -45,23 +41,3 @@ def position_for(
         case name:
             rope = rope_named(name, workload.rope_head_dim or workload.head_dim)
             return Rotary(rope, longest, device, dtype)
-
-
-def rotary_from_config(
-    parameters: Mapping[str, Any],
-    rotated_dim: int,
-    max_len: int,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Rotary:
-    """The RoPE of a configuration's ``rope_parameters``.
-
-    Args:
-        max_len: Its ``max_position_embeddings``: of dynamic NTK the length beyond which it scales.
-            Tables begin short and grow with the sequences.
-
-    Raises:
-        UsageError: A scaling that is not served, or a width without halves.
-    """
-    rope = rope_of_parameters(parameters, rotated_dim, max_len)
-    return Rotary(rope, min(max_len, FIRST_LEN), device, dtype)

@@ -1,7 +1,5 @@
 """Positions that are added to what a layer is given: sinusoids and trained vectors."""
 
-import math
-
 import torch
 
 from attnprof.errors import UsageError
@@ -9,28 +7,20 @@ from attnprof.workloads.operation import Noise
 from attnprof.workloads.positions.base import Position
 
 
-def sinusoids(
-    length: int, width: int, *, interleaved: bool = True, to_the_end: bool = False
-) -> torch.Tensor:
-    """Sines and cosines of positions, ``[length, width]`` in float32.
+def sinusoids(length: int, width: int) -> torch.Tensor:
+    """Sines and cosines of positions by turns, ``[length, width]`` in float32.
 
         s(p, 2i) = sin(p·ω_i),  s(p, 2i + 1) = cos(p·ω_i),  ω_i = 10000^(−2i / width)
 
     Args:
-        interleaved: A sine, then its cosine; else all sines before all cosines, as Marian and
-            Whisper have them.
-        to_the_end: The last ω is 10000^−1, as in tensor2tensor, and so in Whisper.
+        width: An even one.
 
     Source:
         Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
     """
-    num_pairs = width // 2
-    steps = num_pairs - 1 if to_the_end else num_pairs
-    turns = torch.exp(torch.arange(num_pairs, dtype=torch.float64) * (-math.log(10_000) / steps))
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * turns
-    halves = (angles.sin(), angles.cos())
-    laid_out = torch.stack(halves, dim=-1).flatten(-2) if interleaved else torch.cat(halves, dim=-1)
-    return laid_out.float()
+    pairs = torch.arange(0, width, 2, dtype=torch.float64)
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * 10_000.0 ** (-pairs / width)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()
 
 
 class Embeddings(Position):
