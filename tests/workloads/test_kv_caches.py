@@ -137,6 +137,17 @@ def test_a_filled_cache_is_made_of_the_noise_that_was_asked_for(kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", APPENDED)
+def test_a_prompt_is_put_in_as_it_would_be_appended(kind: str) -> None:
+    workload = workload_of(kind, 34, kv_dtype="int8")
+    caches = [new_cache(workload, 0, torch.zeros, seed=1) for _ in range(2)]
+    prompt = tokens_for(workload, 20)
+    caches[0].put(*prompt)
+    appended = caches[1].append(*prompt)
+    assert [cache.length for cache in caches] == [20, 20]
+    assert all(torch.equal(a, b) for a, b in zip(caches[0].held(), appended, strict=True))
+
+
+@pytest.mark.parametrize("kind", APPENDED)
 def test_a_token_that_is_not_kept_leaves_the_cache_as_it_was(kind: str) -> None:
     workload = workload_of(kind, 34)
     cache = new_cache(workload, 32, torch.randn, seed=1)

@@ -99,7 +99,16 @@ class KvCache:
         Raises:
             TypeError: The cache is filled once.
         """
-        return self._decoded(self.layout.append(self._encoded(k, v)))
+        self.put(k, v)
+        return self.held()
+
+    def put(self, k: torch.Tensor, v: torch.Tensor | None = None) -> None:
+        """Keep some more tokens and read none, as of a prompt, which attends to its own.
+
+        Raises:
+            TypeError: The cache is filled once.
+        """
+        self.layout.put(self._encoded(k, v))
 
     def positions(self, num_tokens: int) -> torch.Tensor:
         """Where each key that :meth:`extended` gives stands in its sequence, with as many new."""
@@ -121,7 +130,7 @@ class KvCache:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was alive during the last :meth:`append`."""
+        """The most that was alive while the last tokens were kept."""
         return self.layout.peak_bytes
 
     def _encoded(self, k: torch.Tensor, v: torch.Tensor | None) -> Planes:

@@ -29,8 +29,8 @@ class Layout(Protocol):
     def extended(self, new: Planes) -> Planes:
         """What is held and the new tokens, which are not kept: call again, get the same."""
 
-    def append(self, new: Planes) -> Planes:
-        """Keep the new tokens; what is held now."""
+    def put(self, new: Planes) -> None:
+        """Keep the new tokens."""
 
     def positions(self, num_tokens: int) -> torch.Tensor:
         """Where each token of what is given stands in its sequence, ``num_tokens`` new."""
@@ -44,7 +44,7 @@ class Layout(Protocol):
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was alive during the last :meth:`append`."""
+        """The most that was alive during the last :meth:`put`."""
 
 
 class Contiguous:
@@ -73,7 +73,7 @@ class Contiguous:
         both = zip(self.planes, new, strict=True)
         return tuple([torch.cat((old, more), dim=2) for old, more in both])
 
-    def append(self, new: Planes) -> Planes:
+    def put(self, new: Planes) -> None:
         held_bytes = peak_bytes = self.slot_bytes * self.length
         planes = list(self.planes)
         self.planes = ()
@@ -83,7 +83,6 @@ class Contiguous:
             peak_bytes = max(peak_bytes, held_bytes + planes[number].nbytes)
             held_bytes += planes[number].nbytes - old_bytes
         self.planes, self.peak_bytes = tuple(planes), peak_bytes
-        return self.planes
 
     def positions(self, num_tokens: int) -> torch.Tensor:
         return torch.arange(self.length + num_tokens, device=self.planes[0].device)
@@ -93,21 +92,31 @@ class Contiguous:
 
 
 class _Allocated(ABC):
-    """What is so of layouts whose slots are there from the start: to write is to keep."""
+    """What is so of layouts whose slots are there from the start: tokens are written into them."""
 
     slot_bytes: int
     length: int
 
     @abstractmethod
-    def extended(self, new: Planes) -> Planes: ...
+    def _write(self, new: Planes) -> None: ...
+
+    @abstractmethod
+    def _read(self, length: int) -> Planes:
+        """What is held after as many tokens."""
 
     @abstractmethod
     def num_slots(self, num_tokens: int) -> int: ...
 
-    def append(self, new: Planes) -> Planes:
-        held = self.extended(new)
+    def held(self) -> Planes:
+        return self._read(self.length)
+
+    def extended(self, new: Planes) -> Planes:
+        self._write(new)
+        return self._read(self.length + new[0].shape[2])
+
+    def put(self, new: Planes) -> None:
+        self._write(new)
         self.length += new[0].shape[2]
-        return held
 
     @property
     def held_len(self) -> int:
@@ -125,14 +134,13 @@ class Static(_Allocated):
         self.planes, self.length = planes, length
         self.slot_bytes = bytes_of_slot(planes)
 
-    def held(self) -> Planes:
-        return tuple([plane[:, :, : self.length] for plane in self.planes])
-
-    def extended(self, new: Planes) -> Planes:
+    def _write(self, new: Planes) -> None:
         first, end = self.length, self.length + new[0].shape[2]
         for plane, more in zip(self.planes, new, strict=True):
             plane[:, :, first:end] = more
-        return tuple([plane[:, :, :end] for plane in self.planes])
+
+    def _read(self, length: int) -> Planes:
+        return tuple([plane[:, :, :length] for plane in self.planes])
 
     def positions(self, num_tokens: int) -> torch.Tensor:
         return torch.arange(self.length + num_tokens, device=self.planes[0].device)
@@ -166,15 +174,11 @@ class Paged(_Allocated):
         self._blocks = table[:, position // self.block_len]
         self._slots = position % self.block_len
 
-    def held(self) -> Planes:
-        return self._read(self.length)
-
-    def extended(self, new: Planes) -> Planes:
+    def _write(self, new: Planes) -> None:
         first, end = self.length, self.length + new[0].shape[2]
         blocks, slots = self._blocks[:, first:end], self._slots[first:end]
         for pool, more in zip(self.pools, new, strict=True):
             pool[blocks, :, slots] = more.transpose(1, 2)
-        return self._read(end)
 
     def positions(self, num_tokens: int) -> torch.Tensor:
         return torch.arange(self.length + num_tokens, device=self.table.device)
@@ -182,11 +186,11 @@ class Paged(_Allocated):
     def num_slots(self, num_tokens: int) -> int:
         return blocks_for(self.length + num_tokens, self.block_len) * self.block_len
 
-    def _read(self, num_tokens: int) -> Planes:
-        num_blocks = blocks_for(num_tokens, self.block_len)
+    def _read(self, length: int) -> Planes:
+        num_blocks = blocks_for(length, self.block_len)
         if self._gathered[0] != num_blocks:
             self._gathered = (num_blocks, self._rows[:, :, :num_blocks].flatten())
-        return tuple([self._gather(pool)[:, :, :num_tokens] for pool in self.pools])
+        return tuple([self._gather(pool)[:, :, :length] for pool in self.pools])
 
     def _gather(self, pool: torch.Tensor) -> torch.Tensor:
         batch, num_heads = self._rows.shape[:2]
@@ -215,21 +219,19 @@ class Rolling(_Allocated):
     def held_len(self) -> int:
         return min(self.length, self.window_len)
 
-    def held(self) -> Planes:
-        return tuple([plane[:, :, : self.held_len] for plane in self.planes])
-
-    def extended(self, new: Planes) -> Planes:
+    def _write(self, new: Planes) -> None:
         num_new = new[0].shape[2]
         kept = min(num_new, self.window_len)
-        end = self.length + num_new
-        first = (end - kept) % self.window_len
+        first = (self.length + num_new - kept) % self.window_len
         head = min(kept, self.window_len - first)  # the rest goes to the ring's beginning
         for plane, more in zip(self.planes, new, strict=True):
             more = more[:, :, num_new - kept :]
             plane[:, :, first : first + head] = more[:, :, :head]
             if head < kept:
                 plane[:, :, : kept - head] = more[:, :, head:]
-        return tuple([plane[:, :, :end] for plane in self.planes])
+
+    def _read(self, length: int) -> Planes:
+        return tuple([plane[:, :, :length] for plane in self.planes])
 
     def positions(self, num_tokens: int) -> torch.Tensor:
         end = self.length + num_tokens
