@@ -94,9 +94,10 @@ def test_a_model_inside_a_larger_one_is_its_language_model() -> None:
         ({"model_type": "gpt2", "add_cross_attention": True}, "add_cross_attention"),
         ({"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
          "num_experts_per_tok is 5"),
-        ({"model_type": "deepseek_v3", "first_k_dense_replace": 1, "n_routed_experts": 12, "n_group": 8}, "n_group is 8"),
-        ({"model_type": "deepseek_v3", "first_k_dense_replace": 1, "n_routed_experts": 16, "n_group": 8, "topk_group": 2,
-          "num_experts_per_tok": 6}, "topk_group is 2"),
+        ({"model_type": "deepseek_v3", "first_k_dense_replace": 1, "n_routed_experts": 12,
+          "n_group": 8}, "n_group is 8"),
+        ({"model_type": "deepseek_v3", "first_k_dense_replace": 1, "n_routed_experts": 16,
+          "n_group": 8, "topk_group": 2, "num_experts_per_tok": 6}, "topk_group is 2"),
         ({"model_type": "rwkv"}, "'rwkv' cannot be built"),
     ],
 )  # fmt: skip
