@@ -16,8 +16,9 @@ from attnprof.kv_growth import generations, kv_fits
 from attnprof.regimes import Candidate, blocks_grow_at, candidates, next_threshold
 from attnprof.regression import Interval, Law, polynomial_law, power_law, ruling_terms
 from attnprof.run_header import Header, facts_of
-from attnprof.series import UNIT_OF_AXIS, Record, Series, group_series, positive
+from attnprof.series import UNIT_OF_AXIS, Record, Series, group_series, is_attention, positive
 from attnprof.theory.memory import mask_bytes
+from attnprof.theory.recurrent import token_bytes
 from attnprof.theory.traffic import query_bytes
 from attnprof.units import percent, tokens
 from attnprof.workload import Workload
@@ -349,8 +350,8 @@ def length_that_fills(series: Series, device: Mapping[str, Any]) -> dict[str, An
     """The prefill length at which weights, Q, K, V, mask and the peak fill the device.
 
     The root of ``a + b·n + c·n² = memory``: the law of the measured peak, and on top of it what is
-    held between calls, keys, values and queries by the token and a mask by the pair. None where
-    the device's memory is not known.
+    held between calls, keys, values and queries by the token and a mask by the pair; of a layer in
+    attention's place tokens, its state and no mask. None where the device's memory is not known.
     """
     memory_bytes = positive(device.get("memory_bytes"))
     if memory_bytes is None:
@@ -372,11 +373,14 @@ def length_that_fills(series: Series, device: Mapping[str, Any]) -> dict[str, An
     if kv_bytes is None:
         return entry | {"why_not": "the bytes of keys and values were not measured"}
     workload = _workload(last)
-    held_per_token = (kv_bytes + query_bytes(workload)) / series.n[-1]
-    constant, linear, quadratic = law.coefficients()
-    quadratic += mask_bytes(workload) / series.n[-1] ** 2
+    constant, linear, quadratic = (*law.coefficients(), 0.0)[:3]
     constant += (last.get("weight_bytes") or 0) - memory_bytes
-    linear += held_per_token
+    if is_attention(last):
+        linear += (kv_bytes + query_bytes(workload)) / series.n[-1]
+        quadratic += mask_bytes(workload) / series.n[-1] ** 2
+    else:
+        linear += token_bytes(workload) / series.n[-1]
+        constant += kv_bytes
     root = math.sqrt(linear**2 - 4 * quadratic * constant)
     n = -2 * constant / (linear + root)
     if (unseen := _unseen_ruler(law.coefficients(), series.n[-1], n)) is not None:

@@ -10,6 +10,7 @@ from attnprof.series import (
     IDENTITY,
     Record,
     common_clock,
+    is_attention,
     is_ok,
     label,
     positive,
@@ -30,7 +31,8 @@ def kv_fits(records: Sequence[Record]) -> list[dict[str, Any]]:
     ]
     groups: dict[str, list[Record]] = {}
     for record in good:
-        if record.get("phase") == "decode" and positive(record.get("kv_bytes")):
+        decodes = record.get("phase") == "decode" and is_attention(record)  # a state has no growth
+        if decodes and positive(record.get("kv_bytes")):
             key = repr([record.get(name) for name in (*IDENTITY, "q_len")])
             groups.setdefault(key, []).append(record)
     by_length = [
