@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from attnprof import units
+from attnprof.comparison_tables import comparison_tables, parts_words, position_words
 from attnprof.errors import UsageError
 from attnprof.findings import (
     FLAG_WORDS,
@@ -58,7 +60,11 @@ RESULT_KEYS = (
     "median_low_s", "median_high_s", "median_wall_s", "median_cpu_s", "clock", "flags", "flops",
     "bytes_moved", "achieved_flops_per_s", "mfu", "mbu", "weight_bytes", "kv_bytes",
     "peak_activation_bytes", "peak_rss_bytes", "theory_kv_bytes", "theory_peak_activation_bytes",
-    "theory_s", "start_len", "cache_regime",
+    "theory_s", "start_len", "cache_regime", "mixer", "model", "model_digest", "implementation",
+    "weight_dtype", "source_len", "prefill_len", "checkpointing", "prefix_len", "document_len",
+    "sink_len", "min_len", "mla", "v_head_dim", "kv_lora_rank", "rope_head_dim", "softcap",
+    "sink_logits", "block_tokens", "ffn", "ffn_dim", "num_experts", "num_active_experts",
+    "rms_error", "ttft_s", "median_itl_s",
 )  # fmt: skip
 
 # What is looked at first: a number that is wrong, then what broke, then what was never tried.
@@ -140,7 +146,15 @@ def results_csv(records: Sequence[Record]) -> str:
 
 def results_table(records: Sequence[Record]) -> Table:
     columns = tuple(Column(key, key) for key in RESULT_KEYS)
-    return Table("results", "Results", columns, tuple(records))
+    rows = tuple(
+        {
+            **record,
+            "rms_error": (record.get("check") or {}).get("rms_error"),
+            "median_itl_s": statistics.median(itl_s) if (itl_s := record.get("itl_s")) else None,
+        }
+        for record in records
+    )
+    return Table("results", "Results", columns, rows)
 
 
 def tables(header: Header, records: Sequence[Record], fits: Mapping[str, Any]) -> list[Table]:
@@ -156,6 +170,7 @@ def tables(header: Header, records: Sequence[Record], fits: Mapping[str, Any]) -
         filling_table(fits, suffix),
         kv_table(fits, suffix),
         generation_table(fits, suffix),
+        *comparison_tables(records, suffix),
         ceilings_table(header, suffix),
     ]
     return [table for table in made if table.rows]
@@ -379,6 +394,8 @@ def report_md(run: Run, fits: Mapping[str, Any]) -> str:
             *shortened(filling_words(fits), "the table 'Length that fills the device'"),
         ],
         "KV cache": shortened(kv_words(fits), "the table 'KV cache'"),
+        "Parts of a call": shortened(parts_words(records), "the table 'What a call spends where'"),
+        "Positions": shortened(position_words(records), "the table 'What positions cost'"),
         "What to doubt": [
             *doubts(header, records),
             *(f"The last line of {torn} was cut in half by a crash." for torn in run.torn),

@@ -141,12 +141,12 @@ def _word(key: str, record: Record) -> str:
         case "window_len":
             return f"window {tokens(value)}"
         case "dtype":
-            return _SHORT_DTYPES.get(value, str(value))
+            return short_dtype(value)
         case "kv_dtype":
             same = value == record.get("dtype")
-            return "" if same else f"kv-{_SHORT_DTYPES.get(value, str(value))}"
+            return "" if same else f"kv-{short_dtype(value)}"
         case "weight_dtype":
-            return f"w-{_SHORT_DTYPES.get(value, str(value))}"
+            return f"w-{short_dtype(value)}"
         case "model":
             return plain_value(value)
         case _ if key in _WORDS:
@@ -173,6 +173,15 @@ _WORDS = {
     "min_len": "padded from", "block_tokens": "blocks of", "prefill_len": "with prompt",
     "source_len": "source",
 }  # fmt: skip
+
+
+def short_dtype(name: str) -> str:
+    """An element type as people call it.
+
+    >>> short_dtype("bfloat16"), short_dtype("int8")
+    ('bf16', 'int8')
+    """
+    return _SHORT_DTYPES.get(name, str(name))
 
 
 def what_is_common(records: Sequence[Record]) -> list[str]:
@@ -273,7 +282,16 @@ class Contest:
     clock: str
     rows: tuple[Record, ...]
     medians_s: tuple[float, ...]
+    sd: tuple[float, ...]  # of each median, as a share of it
     num_first: int  # rows that may be as fast as the first, by their intervals, itself included
+
+    def ratio(self, row: int, base: int) -> tuple[float, float]:
+        """How many times as long one row takes as another, and the half-width of its 95 %
+        interval, as a share of it."""
+        return (
+            self.medians_s[row] / self.medians_s[base],
+            Z95 * math.hypot(self.sd[row], self.sd[base]),
+        )
 
     @property
     def fastest(self) -> list[str]:
@@ -317,6 +335,7 @@ def contests(records: Sequence[Record], axes: Sequence[str] = ("backend",)) -> l
                     clock=clock,
                     rows=tuple(row for _, _, row in timed),
                     medians_s=tuple(median_s for median_s, _, _ in timed),
+                    sd=tuple(sd for _, sd, _ in timed),
                     num_first=apart.index(True) if any(apart) else len(apart),
                 )
             )

@@ -1,0 +1,283 @@
+"""Records -> tables that hold workloads against each other: parts of a call, what replaced what,
+what positions cost, and what a precision loses beside what it gains."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attnprof import units
+from attnprof.dtypes import dtype_named
+from attnprof.render import Column, Table
+from attnprof.series import (
+    IDENTITY,
+    Contest,
+    Record,
+    contests,
+    is_attention,
+    is_ok,
+    label,
+    short_dtype,
+    varying_keys,
+)
+
+PARTS = (
+    "attention", "position", "cache", "projection", "ffn", "norm", "embedding", "head", "other",
+)  # fmt: skip
+_REPLACED = ("mixer", "backend", "kv_cache")
+_PRECISION = ("dtype", "kv_dtype", "weight_dtype")
+_ALWAYS_SHOWN = 3  # parts; a narrow terminal has room for the first
+
+
+def comparison_tables(records: Sequence[Record], suffix: str = "") -> list[Table]:
+    """All of them; those of which the records hold nothing have no rows."""
+    return [
+        parts_table(records, suffix),
+        parts_memory_table(records, suffix),
+        replaced_table(records, suffix),
+        position_costs_table(records, suffix),
+        precision_table(records, suffix),
+    ]
+
+
+def parts_table(records: Sequence[Record], suffix: str = "") -> Table:
+    """What share of a call's time each part takes, by length."""
+    return _parts_table(
+        records, "share", units.percent,
+        name="parts", title=f"What a call spends where, of its time{suffix}",
+        note="Shares of the time of all parts, in a call that is cut into them.",
+    )  # fmt: skip
+
+
+def parts_memory_table(records: Sequence[Record], suffix: str = "") -> Table:
+    """The most that each part holds beyond what there was before it, by length."""
+    return _parts_table(
+        records, "peak_bytes", units.capacity,
+        name="parts_memory", title=f"What a call holds where, at its peak{suffix}",
+        note="The most that the operators of a part held above the level before them.",
+    )  # fmt: skip
+
+
+def _parts_table(
+    records: Sequence[Record], key: str, show: Callable[[Any], str], *, name: str, title: str,
+    note: str,
+) -> Table:  # fmt: skip
+    varying = varying_keys(records)
+    rows = []
+    for record in records:
+        found = {part["name"]: part.get(key) for part in record.get("parts") or ()}
+        if is_ok(record) and any(value is not None for value in found.values()):
+            rows.append({"workload": label(record, varying), **found})
+    there = [part for part in PARTS if any(row.get(part) is not None for row in rows)]
+    return Table(
+        name=name,
+        title=title,
+        columns=(
+            Column("workload", "Workload"),
+            *(
+                Column(
+                    part, part.upper() if part == "ffn" else part.capitalize(), show, "right",
+                    max(0, place - _ALWAYS_SHOWN + 1),
+                )
+                for place, part in enumerate(there)
+            ),
+        ),
+        rows=tuple(rows),
+        notes=(note,),
+    )  # fmt: skip
+
+
+def parts_words(records: Sequence[Record]) -> list[str]:
+    """Of each series that was cut into parts: attention's share, at the ends of its lengths."""
+    varying = varying_keys(records)
+    by_series: dict[str, list[Record]] = {}
+    for record in records:
+        if is_ok(record) and _share(record, "attention") is not None:
+            by_series.setdefault(label(record, varying, without="kv_len"), []).append(record)
+    said = []
+    for name, rows in by_series.items():
+        by_length = {row["kv_len"]: row for row in sorted(rows, key=lambda row: row["kv_len"])}
+        shares = [
+            f"{units.percent(_share(by_length[n], 'attention'))} at {units.tokens(n)}"
+            for n in dict.fromkeys((min(by_length), max(by_length)))
+        ]
+        said.append(f"Attention takes {' and '.join(shares)} of the time of {name}.")
+    return said
+
+
+def _share(record: Record, part: str) -> float | None:
+    """Of the time of a call; None where it was not cut, 0 where it has no such part."""
+    shares = {one["name"]: one.get("share") for one in record.get("parts") or ()}
+    return shares.get(part, 0.0) if shares else None
+
+
+def replaced_table(records: Sequence[Record], suffix: str = "") -> Table:
+    """Each layer that attention replaced, or that would replace it, against each kernel."""
+    rows = []
+    for (name, mixer, backend), ratios in replaced(records).items():
+        lengths = sorted(ratios)
+        rows.append(
+            {
+                "workload": name,
+                "mixer": mixer,
+                "backend": backend,
+                "shortest": lengths[0],
+                "ratio_shortest": ratios[lengths[0]],
+                "longest": lengths[-1],
+                "ratio_longest": ratios[lengths[-1]],
+            }
+        )
+    return Table(
+        name="replaced",
+        title=f"What replaced what{suffix}",
+        columns=(
+            Column("workload", "Workload"),
+            Column("mixer", "Layer"),
+            Column("backend", "Against attention by"),
+            Column("shortest", "n", units.tokens, "right"),
+            Column("ratio_shortest", "takes", _times, "right"),
+            Column("longest", "n", units.tokens, "right"),
+            Column("ratio_longest", "takes", _times, "right"),
+        ),
+        rows=tuple(rows),
+        notes=("Takes: times as long as attention with the same width over the same tokens.",),
+    )
+
+
+def replaced(records: Sequence[Record]) -> dict[tuple[str, str, str], dict[int, float]]:
+    """By series, mixer and backend: the time of the mixer over that of attention, by length."""
+    varying = varying_keys(records)
+    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    for contest in contests(records, _REPLACED):
+        attentions = [i for i, row in enumerate(contest.rows) if is_attention(row)]
+        others = [i for i, row in enumerate(contest.rows) if not is_attention(row)]
+        name = label(contest.rows[0], varying, without=(*_REPLACED, "kv_len", "q_len"))
+        for other in others:
+            for base in attentions:
+                key = (name, contest.rows[other]["mixer"], _kernel(contest.rows[base]))
+                found.setdefault(key, {})[contest.kv_len] = contest.ratio(other, base)[0]
+    return found
+
+
+def _kernel(row: Record) -> str:
+    cache = row.get("kv_cache")
+    return str(row["backend"]) if cache in (None, "none") else f"{row['backend']}, {cache} cache"
+
+
+def position_costs_table(records: Sequence[Record], suffix: str = "") -> Table:
+    """The time with each position scheme over that without any."""
+    rows = []
+    for contest in contests(records, ("position",)):
+        bases = [i for i, row in enumerate(contest.rows) if row.get("position") == "none"]
+        if bases:
+            rows += [
+                _against(contest, i, bases[0], position=row["position"])
+                for i, row in enumerate(contest.rows)
+                if i != bases[0]
+            ]
+    return Table(
+        name="position_costs",
+        title=f"What positions cost{suffix}",
+        columns=(
+            Column("workload", "Workload"),
+            Column("position", "Position"),
+            Column("median_s", "Median", units.seconds, "right"),
+            Column("more_s", "More than none", units.seconds, "right", 1),
+            Column("ratio", "Times none", _times, "right"),
+            Column("half_width", "±", units.percent, "right", 2),
+            Column("clock", "Clock", priority=3),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _against(contest: Contest, row: int, base: int, **more: Any) -> dict[str, Any]:
+    ratio, half_width = contest.ratio(row, base)
+    return {
+        "workload": contest.name,
+        "median_s": contest.medians_s[row],
+        "more_s": contest.medians_s[row] - contest.medians_s[base],
+        "ratio": ratio,
+        "half_width": half_width,
+        "clock": contest.clock,
+        **more,
+    }
+
+
+def position_words(records: Sequence[Record]) -> list[str]:
+    """What each scheme costs at the longest length that it was measured at, dearest first."""
+    longest: dict[tuple[Any, ...], Contest] = {}
+    for contest in contests(records, ("position",)):
+        key = tuple(contest.rows[0].get(name) for name in IDENTITY if name != "position")
+        if key not in longest or contest.kv_len > longest[key].kv_len:
+            longest[key] = contest
+    said = []
+    for contest in longest.values():
+        rows = position_costs_table(list(contest.rows)).rows
+        dearest_first = sorted(rows, key=lambda row: -row["ratio"])
+        costs = [f"{row['position']} {_times(row['ratio'])}" for row in dearest_first]
+        if costs:
+            said.append(f"{contest.name}, in times of no position: {', '.join(costs)}.")
+    return said
+
+
+def precision_table(records: Sequence[Record], suffix: str = "") -> Table:
+    """What each element type costs in error, beside its time and bytes; the widest first."""
+    rows = []
+    for contest in contests(records, _PRECISION):
+        if not any(_error(row) is not None for row in contest.rows):
+            continue
+        order = sorted(range(len(contest.rows)), key=lambda i: _widths(contest.rows[i]))[::-1]
+        rows += [
+            _against(
+                contest, i, order[0],
+                precision=_precision(contest.rows[i]), rms_error=_error(contest.rows[i]),
+                kv_bytes=contest.rows[i].get("kv_bytes") or None,
+                weight_bytes=contest.rows[i].get("weight_bytes") or None,
+            )
+            for i in order
+        ]  # fmt: skip
+    return Table(
+        name="precision",
+        title=f"Error beside gain{suffix}",
+        columns=(
+            Column("workload", "Workload"),
+            Column("precision", "Element types"),
+            Column("rms_error", "Error", "{:.2g}".format, "right"),
+            Column("median_s", "Median", units.seconds, "right"),
+            Column("ratio", "Times widest", _times, "right"),
+            Column("half_width", "±", units.percent, "right", 3),
+            Column("kv_bytes", "KV", units.capacity, "right", 1),
+            Column("weight_bytes", "Weights", units.capacity, "right", 1),
+            Column("clock", "Clock", priority=4),
+        ),
+        rows=tuple(rows),
+        notes=(
+            "Error: root mean square of the differences from float64 on unrounded weights and "
+            "caches, as a share of that of the result.",
+        ),
+    )
+
+
+def _error(record: Record) -> float | None:
+    return (record.get("check") or {}).get("rms_error")
+
+
+def _types(record: Record) -> tuple[str, str, str]:
+    """Element types of the arithmetic, the cache and the weights."""
+    dtype = str(record["dtype"])
+    return dtype, record.get("kv_dtype") or dtype, record.get("weight_dtype") or dtype
+
+
+def _widths(record: Record) -> tuple[float, ...]:
+    return tuple(dtype_named(name).bytes for name in _types(record))
+
+
+def _precision(record: Record) -> str:
+    dtype, kv_dtype, weight_dtype = _types(record)
+    words = [short_dtype(dtype)]
+    words += [f"cache {short_dtype(kv_dtype)}"] if kv_dtype != dtype else []
+    words += [f"weights {short_dtype(weight_dtype)}"] if weight_dtype != dtype else []
+    return ", ".join(words)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g}×"

@@ -1,0 +1,127 @@
+"""What stands beside what: only workloads that are equal in all else, and only where there are."""
+
+from typing import Any
+
+import pytest
+
+from attnprof.comparison_tables import (
+    comparison_tables,
+    parts_memory_table,
+    parts_table,
+    parts_words,
+    position_costs_table,
+    position_words,
+    precision_table,
+    replaced_table,
+)
+from attnprof.workload import Workload
+
+
+def record(median_s: float = 1e-3, **changes: Any) -> dict[str, Any]:
+    beside: dict[str, Any] = {
+        key: changes.pop(key) for key in ("parts", "check", "status") if key in changes
+    }
+    usual: dict[str, Any] = {"backend": "flash", "q_len": 64, "kv_len": 64}
+    workload = Workload(**usual | changes)
+    return {
+        **workload.to_json(), "kv_dtype": workload.cached_dtype, "status": "ok", "device": "cpu",
+        "clock": "wall", "median_s": median_s, "median_low_s": median_s * 0.99,
+        "median_high_s": median_s * 1.01, "kv_bytes": 4096, **beside,
+    }  # fmt: skip
+
+
+def parts(**shares: float) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "wall_s": share, "share": share, "cpu_s": None, "peak_bytes": 100}
+        for name, share in shares.items()
+    ]
+
+
+def test_tables_of_what_a_run_does_not_hold_have_no_rows() -> None:
+    rows = [record(kv_len=n, q_len=n) for n in (64, 128)]
+    assert [table.rows for table in comparison_tables(rows)] == [()] * 5
+    assert not parts_words(rows)
+    assert not position_words(rows)
+
+
+def test_shares_of_parts_are_shown_by_length_and_those_of_parts_that_are_there() -> None:
+    block: dict[str, Any] = {"scope": "block", "ffn": "gated", "ffn_dim": 8}
+    rows = [
+        record(**block, q_len=n, kv_len=n, parts=parts(ffn=1 - share, attention=share))
+        for n, share in ((512, 0.25), (64, 0.125), (256, 0.5))
+    ]
+    table = parts_table([*rows, record()])
+    assert [column.key for column in table.columns] == ["workload", "attention", "ffn"]
+    assert [row["attention"] for row in table.rows] == [0.25, 0.125, 0.5]
+    assert parts_memory_table(rows).rows[0]["ffn"] == 100
+    (said,) = parts_words(rows)
+    assert "takes 12.5 % at 64 and 25 % at 512 of the time of prefill flash" in said
+
+
+def test_a_call_that_failed_has_no_parts() -> None:
+    assert not parts_table([record(parts=parts(ffn=1.0), status="wrong_result")]).rows
+
+
+def test_a_recurrence_is_held_against_attention_of_the_same_width_and_length() -> None:
+    layer: dict[str, Any] = {"scope": "layer"}
+    rows = [
+        record(n * seconds, **layer, **kind, q_len=n, kv_len=n)
+        for n in (64, 256)
+        for seconds, kind in (
+            (1e-6 * n, {}),
+            (1e-6 * 2 * n, {"backend": "eager"}),
+            (1e-4, {"backend": "eager", "mixer": "lstm"}),
+        )
+    ]
+    table = replaced_table([*rows, record(1.0, scope="layer", mixer="gru", head_dim=32)])
+    by_kernel = {row["backend"]: row for row in table.rows}
+    assert set(by_kernel) == {"flash", "eager"}
+    assert {row["mixer"] for row in table.rows} == {"lstm"}  # gru is of another width
+    flash = by_kernel["flash"]
+    assert (flash["shortest"], flash["longest"]) == (64, 256)
+    assert flash["ratio_shortest"] == pytest.approx(1e-4 / 64e-6)
+    assert flash["ratio_longest"] == pytest.approx(1e-4 / 256e-6)
+    assert by_kernel["eager"]["ratio_longest"] == pytest.approx(1e-4 / 512e-6)
+
+
+def test_a_decode_of_a_recurrence_is_held_against_attention_with_each_cache() -> None:
+    decode: dict[str, Any] = {"scope": "layer", "phase": "decode", "q_len": 1}
+    rows = [
+        record(1e-3, **decode, kv_cache="static"),
+        record(2e-3, **decode, kv_cache="paged"),
+        record(1e-4, **decode, mixer="rnn", backend="eager"),
+    ]
+    found = {row["backend"]: row["ratio_longest"] for row in replaced_table(rows).rows}
+    assert found == pytest.approx({"flash, static cache": 0.1, "flash, paged cache": 0.05})
+
+
+def test_a_position_costs_what_it_takes_beyond_none() -> None:
+    rows = [
+        record(1e-3), record(1.5e-3, position="rope"), record(3e-3, position="alibi"),
+        record(9e-3, position="rope", backend="eager"),  # without a none of its own
+    ]  # fmt: skip
+    table = position_costs_table(rows)
+    assert {row["position"]: row["ratio"] for row in table.rows} == pytest.approx(
+        {"rope": 1.5, "alibi": 3.0}
+    )
+    assert table.rows[0]["more_s"] == pytest.approx(0.5e-3)
+    assert all(0.02 < row["half_width"] < 0.04 for row in table.rows)
+    (said,) = position_words(rows)
+    assert said.endswith("alibi 3×, rope 1.5×.")
+
+
+def test_an_error_stands_beside_what_it_buys_the_widest_type_first() -> None:
+    decode: dict[str, Any] = {"phase": "decode", "q_len": 1, "kv_cache": "static"}
+    rows = [
+        record(1e-3, **decode, dtype="bfloat16", kv_dtype="int8", check={"rms_error": 1e-2}),
+        record(4e-3, **decode, check={"rms_error": 1e-7}),
+        record(2e-3, **decode, dtype="bfloat16", check={"rms_error": 3e-3}),
+    ]
+    table = precision_table(rows)
+    assert [row["precision"] for row in table.rows] == ["fp32", "bf16", "bf16, cache int8"]
+    assert [row["rms_error"] for row in table.rows] == [1e-7, 3e-3, 1e-2]
+    assert [row["ratio"] for row in table.rows] == pytest.approx([1, 0.5, 0.25])
+
+
+def test_without_a_known_error_no_precision_is_praised() -> None:
+    assert not precision_table([record(), record(dtype="bfloat16", check={})]).rows
