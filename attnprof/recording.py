@@ -52,6 +52,7 @@ def make_record(progress: Progress, conditions: Conditions) -> dict[str, Any]:
     workload, visits = progress.workload, progress.visits
     pooled = pool(visits, conditions.threads)
     first, last = visits[0], visits[-1]
+    check = _first_json(visits, "check")
     theory = theory_of(
         workload, conditions.device_kind, conditions.threads, conditions.ceilings or None
     )
@@ -80,7 +81,8 @@ def make_record(progress: Progress, conditions: Conditions) -> dict[str, Any]:
         "kernels": next((visit.kernels for visit in visits if visit.kernels), ()),
         "clocks": [visit.samples.clocks for visit in visits if visit.samples],
         "prepare_s": first.prepare_s,
-        "check": _first_json(visits, "check"),
+        "check": check,
+        "rms_error": check["rms_error"] if check else None,
         "energy": _first_json(visits, "energy"),
         **_memory(visits),
         "parts": _parts(visits),
