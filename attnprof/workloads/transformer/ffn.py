@@ -55,7 +55,9 @@ class MixtureOfExperts(nn.Module):
         count, ffn = experts.num_experts, experts.expert
         up_width = ffn.width * (2 if ffn.gated else 1)
         self.router = nn.Linear(hidden_size, count, bias=experts.router_bias)
-        self.choice_bias = nn.Parameter(torch.empty(count)) if experts.choice_bias else None
+        self.choice_bias = None
+        if experts.choice_bias:  # set by the balancing of the experts, and not by gradients
+            self.choice_bias = nn.Parameter(torch.empty(count), requires_grad=False)
         self.up = nn.Parameter(torch.empty(count, up_width, hidden_size))
         self.down = nn.Parameter(torch.empty(count, hidden_size, ffn.width))
         self.up_bias = nn.Parameter(torch.empty(count, up_width)) if ffn.bias else None
@@ -82,10 +84,15 @@ class MixtureOfExperts(nn.Module):
         inner = activated(nn.functional.linear(rows, self.up[expert], up_bias), self.experts.expert)
         return nn.functional.linear(inner, self.down[expert], down_bias)
 
-    def route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def route(
+        self, x: torch.Tensor, chosen: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Each row's experts and their weights, ``[rows, num_active]`` both.
 
         Scores and the choice are computed in float32 where rows are narrower.
+
+        Args:
+            chosen: The experts, where another run has chosen them already.
 
         Source:
             DeepSeek-AI 2024, "DeepSeek-V3", arXiv:2412.19437, section 2.1.2; OpenAI 2025,
@@ -94,18 +101,24 @@ class MixtureOfExperts(nn.Module):
         experts = self.experts
         logits: torch.Tensor = self.router(x)
         if experts.router == "softmax-of-chosen":
-            best, chosen = logits.topk(experts.num_active, dim=-1)
-            return chosen, torch.softmax(best, dim=-1)
+            if chosen is None:
+                chosen = logits.topk(experts.num_active, dim=-1).indices
+            return chosen, torch.softmax(logits.gather(-1, chosen), dim=-1)
         logits = logits.to(torch.promote_types(x.dtype, torch.float32))
         scores = logits.sigmoid() if experts.router == "sigmoid" else logits.softmax(dim=-1)
-        choice = scores if self.choice_bias is None else scores + self.choice_bias
-        if experts.num_groups > 1:
-            choice = self._in_best_groups(choice)
-        chosen = choice.topk(experts.num_active, dim=-1).indices
+        if chosen is None:
+            chosen = self._best(scores)
         weights = scores.gather(-1, chosen)
         if experts.normalised:
             weights = weights / weights.sum(dim=-1, keepdim=True)
         return chosen, weights * experts.scaling
+
+    def _best(self, scores: torch.Tensor) -> torch.Tensor:
+        """The experts with the best scores, of the best groups where there are groups."""
+        choice = scores if self.choice_bias is None else scores + self.choice_bias
+        if self.experts.num_groups > 1:
+            choice = self._in_best_groups(choice)
+        return choice.topk(self.experts.num_active, dim=-1).indices
 
     def _in_best_groups(self, choice: torch.Tensor) -> torch.Tensor:
         experts = self.experts

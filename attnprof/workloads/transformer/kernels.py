@@ -1,6 +1,6 @@
 """A layer's attention at some lengths -> the kernel prepared for it, made once and kept."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import torch
@@ -8,6 +8,8 @@ import torch
 from attnprof.backends import Attention, backend_named, prepare
 from attnprof.models.architecture import AttentionBlock
 from attnprof.workload import Workload
+
+LENGTHS_KEPT = 4
 
 
 def op_workload(
@@ -64,6 +66,7 @@ class Kernels:
                 self.workload, block, batch_size=batch_size, q_len=q_len, kv_len=kv_len
             )
             attention = prepare(of_op, self.device, self.kind, scale=block.scale)
+            self._forget_but(key[1:])
             self._prepared[key] = attention
         return attention
 
@@ -84,8 +87,16 @@ class Kernels:
             )
             of_op = replace(of_op, min_len=min_len)
             attention = prepare(of_op, self.device, self.kind, scale=block.scale)
+            self._forget_but(key[1:])
             self._prepared[key] = attention
         return attention
+
+    def _forget_but(self, lengths: tuple[int, ...]) -> None:
+        """Keep the kernels of the last lengths alone: those of a growing prompt hold masks."""
+        known = list(dict.fromkeys(key[1:] for key in self._prepared))
+        if lengths not in known and len(known) >= LENGTHS_KEPT:
+            for key in [key for key in self._prepared if key[1:] == known[0]]:
+                del self._prepared[key]
 
     @property
     def mask_bytes(self) -> int:
@@ -104,4 +115,10 @@ class Kernels:
 
     def pinned(self) -> AbstractContextManager[object]:
         """Entered once around many calls; all kernels of a model are of one backend."""
-        return next((attention.pinned() for attention in self._prepared.values()), nullcontext())
+        for attention in self._prepared.values():
+            return attention.pinned()
+        one = Workload(
+            backend=self.workload.backend, phase="decode", dtype=self.workload.dtype, q_len=1,
+            kv_len=1, kv_cache="static",
+        )  # fmt: skip
+        return prepare(one, self.device, self.kind).pinned()

@@ -94,6 +94,10 @@ class Transformer(nn.Module):
         self.checkpointing = False
         hidden_size, vocab_size = architecture.hidden_size, architecture.vocab_size
         self.embedding = nn.Embedding(vocab_size, hidden_size)
+        # Rounded to the dtype of the rows, as Gemma does.
+        dtype = torch_dtype(kernels.workload.dtype)
+        scale = torch.tensor(architecture.embedding_scale, dtype=dtype, device="cpu")
+        self.embedding_scale = scale.item()
         self.positions = None
         if architecture.num_positions is not None:
             self.positions = nn.Embedding(architecture.num_positions, hidden_size)
@@ -223,8 +227,8 @@ class Transformer(nn.Module):
         with step.part("embedding"):
             flat = [ids.reshape(-1) for ids in tokens]
             x: torch.Tensor = self.embedding(flat[0] if len(flat) == 1 else torch.cat(flat))
-            if self.architecture.embedding_scale != 1.0:
-                x = x * self._embedding_scale(x)
+            if self.embedding_scale != 1.0:
+                x = x * self.embedding_scale
             if self.token_types is not None:
                 x = x + torch.cat([self._types(segment) for segment in step.segments])
         with step.part("position"):
@@ -244,10 +248,6 @@ class Transformer(nn.Module):
             return self.token_types.weight[:1].expand(segment.num_rows, -1)
         types: torch.Tensor = self.token_types(segment.token_types.reshape(-1))
         return types
-
-    def _embedding_scale(self, x: torch.Tensor) -> torch.Tensor:
-        """The factor in the dtype of the rows, to which Gemma rounds it."""
-        return torch.tensor(self.architecture.embedding_scale, dtype=x.dtype, device=x.device)
 
     def _learned(self, segment: Segment) -> torch.Tensor:
         assert self.positions is not None
