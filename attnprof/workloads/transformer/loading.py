@@ -5,34 +5,27 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from attnprof.workloads.transformer.loading_names import ENCODER_NAMES, Names, linear
 from attnprof.workloads.transformer.model import Transformer
-
-Names = dict[str, tuple[str, ...]]  # ours -> theirs, laid one below the other; {} is the layer
 
 _SELF = "model.layers.{}.self_attn."
 _MLP = "model.layers.{}.mlp."
 _LAYER = "model.layers.{}."
 
 
-def _linear(ours: str, *theirs: str) -> Names:
-    return {
-        f"{ours}.{kind}": tuple(f"{name}.{kind}" for name in theirs) for kind in ("weight", "bias")
-    }
-
-
 LLAMA: Names = {
     "embedding.weight": ("model.embed_tokens.weight",),
     "head.weight": ("lm_head.weight",),
     "final_norm.weight": ("model.norm.weight",),
-    **_linear("blocks.{}.attention.qkv", *(f"{_SELF}{name}_proj" for name in "qkv")),
-    **_linear("blocks.{}.attention.out", f"{_SELF}o_proj"),
+    **linear("blocks.{}.attention.qkv", *(f"{_SELF}{name}_proj" for name in "qkv")),
+    **linear("blocks.{}.attention.out", f"{_SELF}o_proj"),
     "blocks.{}.attention.q_norm.weight": (f"{_SELF}q_norm.weight",),
     "blocks.{}.attention.k_norm.weight": (f"{_SELF}k_norm.weight",),
     "blocks.{}.attention.sinks": (f"{_SELF}sinks",),
     "blocks.{}.norms_before.0.weight": (f"{_LAYER}input_layernorm.weight",),
     "blocks.{}.norms_before.1.weight": (f"{_LAYER}post_attention_layernorm.weight",),
-    **_linear("blocks.{}.ffn.up", f"{_MLP}gate_proj", f"{_MLP}up_proj"),
-    **_linear("blocks.{}.ffn.down", f"{_MLP}down_proj"),
+    **linear("blocks.{}.ffn.up", f"{_MLP}gate_proj", f"{_MLP}up_proj"),
+    **linear("blocks.{}.ffn.down", f"{_MLP}down_proj"),
 }
 # Routed experts lie in one tensor; of a sparse layer ``up`` and ``down`` have no ``.weight``.
 MIXTURE: Names = {
@@ -49,21 +42,21 @@ GEMMA2: Names = {
 }
 GPT_OSS: Names = {
     **MIXTURE,
-    **_linear("blocks.{}.ffn.router", f"{_MLP}router"),
+    **linear("blocks.{}.ffn.router", f"{_MLP}router"),
     "blocks.{}.ffn.up_bias": (f"{_MLP}experts.gate_up_proj_bias",),
     "blocks.{}.ffn.down_bias": (f"{_MLP}experts.down_proj_bias",),
 }
 DEEPSEEK: Names = {
     **MIXTURE,
     "blocks.{}.ffn.choice_bias": (f"{_MLP}gate.e_score_correction_bias",),
-    **_linear(
+    **linear(
         "blocks.{}.ffn.shared.up", *(f"{_MLP}shared_experts.{n}_proj" for n in ("gate", "up"))
     ),
-    **_linear("blocks.{}.ffn.shared.down", f"{_MLP}shared_experts.down_proj"),
+    **linear("blocks.{}.ffn.shared.down", f"{_MLP}shared_experts.down_proj"),
     "blocks.{}.attention.q.weight": (f"{_SELF}q_b_proj.weight",),
-    **_linear("blocks.{}.attention.q_down", f"{_SELF}q_a_proj"),
+    **linear("blocks.{}.attention.q_down", f"{_SELF}q_a_proj"),
     "blocks.{}.attention.q_norm.weight": (f"{_SELF}q_a_layernorm.weight",),
-    **_linear("blocks.{}.attention.kv_down", f"{_SELF}kv_a_proj_with_mqa"),
+    **linear("blocks.{}.attention.kv_down", f"{_SELF}kv_a_proj_with_mqa"),
     "blocks.{}.attention.kv_norm.weight": (f"{_SELF}kv_a_layernorm.weight",),
     "blocks.{}.attention.kv_up.weight": (f"{_SELF}kv_b_proj.weight",),
 }
@@ -71,18 +64,18 @@ GPT2: Names = {
     "embedding.weight": ("transformer.wte.weight",),
     "positions.weight": ("transformer.wpe.weight",),
     "head.weight": ("lm_head.weight",),
-    **_linear("final_norm", "transformer.ln_f"),
-    **_linear("blocks.{}.attention.qkv", "transformer.h.{}.attn.c_attn"),
-    **_linear("blocks.{}.attention.out", "transformer.h.{}.attn.c_proj"),
-    **_linear("blocks.{}.norms_before.0", "transformer.h.{}.ln_1"),
-    **_linear("blocks.{}.norms_before.1", "transformer.h.{}.ln_2"),
-    **_linear("blocks.{}.ffn.up", "transformer.h.{}.mlp.c_fc"),
-    **_linear("blocks.{}.ffn.down", "transformer.h.{}.mlp.c_proj"),
+    **linear("final_norm", "transformer.ln_f"),
+    **linear("blocks.{}.attention.qkv", "transformer.h.{}.attn.c_attn"),
+    **linear("blocks.{}.attention.out", "transformer.h.{}.attn.c_proj"),
+    **linear("blocks.{}.norms_before.0", "transformer.h.{}.ln_1"),
+    **linear("blocks.{}.norms_before.1", "transformer.h.{}.ln_2"),
+    **linear("blocks.{}.ffn.up", "transformer.h.{}.mlp.c_fc"),
+    **linear("blocks.{}.ffn.down", "transformer.h.{}.mlp.c_proj"),
 }
 NAMES: dict[str, Names] = {
     "llama": LLAMA, "mistral": LLAMA, "qwen2": LLAMA, "qwen3": LLAMA, "gemma": LLAMA,
     "mixtral": MIXTURE, "qwen3_moe": MIXTURE, "gemma2": GEMMA2, "gemma3_text": GEMMA2,
-    "gpt2": GPT2, "gpt_oss": GPT_OSS, "deepseek_v3": DEEPSEEK,
+    "gpt2": GPT2, "gpt_oss": GPT_OSS, "deepseek_v3": DEEPSEEK, **ENCODER_NAMES,
 }  # fmt: skip
 
 
@@ -97,22 +90,44 @@ def load_transformers_weights(model: Transformer, state: Mapping[str, torch.Tens
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             template, layer = _template(name)
-            theirs = [their.format(layer) for their in names[template]]
-            if theirs[0].endswith("q_b_proj.weight") and theirs[0] not in state:
-                theirs = [theirs[0].replace("q_b_proj", "q_proj")]  # without a low rank
+            theirs = [
+                found for their in names[template] for found in _stored(state, their.format(layer))
+            ]
             used.update(theirs)
-            parameter.copy_(_adapted(model, template, torch.cat([state[t] for t in theirs])))
-    left = set(state) - used - ({"lm_head.weight"} if model.architecture.tied_head else set())
+            together = torch.cat([_weight(state, their) for their in theirs])
+            parameter.copy_(_adapted(model, template, together))
+    places = {state[name].data_ptr() for name in used & set(state)}
+    left = [name for name in state if state[name].data_ptr() not in places]  # the rest is tied
     if left:
         raise KeyError(f"weights that the model lacks: {', '.join(sorted(left))}")
 
 
 def _template(name: str) -> tuple[str, str]:
     """The name with {} for the layer, and the layer."""
-    if not name.startswith("blocks."):
+    side, blocks, within = name.partition("blocks.")
+    if not blocks:
         return name, ""
-    _, layer, rest = name.split(".", 2)
-    return f"blocks.{{}}.{rest}", layer
+    layer, rest = within.split(".", 1)
+    return f"{side}blocks.{{}}.{rest}", layer
+
+
+# What stands in place of a module that a configuration leaves out.
+_ELSE = {"q_b_proj": ("q_proj",), "wi": ("wi_0", "wi_1")}
+
+
+def _stored(state: Mapping[str, torch.Tensor], name: str) -> list[str]:
+    """The weight of that name, or those in its place."""
+    *front, module, kind = name.split(".")
+    if name in state or module not in _ELSE:
+        return [name]
+    return [".".join((*front, other, kind)) for other in _ELSE[module]]
+
+
+def _weight(state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+    """The weight; zeros for the bias of keys that alone have none (Whisper)."""
+    if name.endswith("k_proj.bias") and name not in state:
+        return torch.zeros_like(state[name.replace("k_proj", "v_proj")])
+    return state[name]
 
 
 def _adapted(model: Transformer, template: str, theirs: torch.Tensor) -> torch.Tensor:
@@ -122,6 +137,8 @@ def _adapted(model: Transformer, template: str, theirs: torch.Tensor) -> torch.T
     if "norm" in part:
         norm = architecture.blocks[0].norm
         return theirs + norm.weight_offset if part.endswith("weight") else theirs
+    if part == "head.bias":
+        return theirs.flatten()  # BART's has a dimension more
     if architecture.model_type == "gpt2" and part.endswith(_TRANSPOSED_IN_GPT2):
         return theirs.T
     if architecture.model_type == "gpt_oss" and part in _OF_GPT_OSS:
