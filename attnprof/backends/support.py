@@ -250,6 +250,8 @@ def _phase_reason(backend: Backend, workload: Workload, device_kind: str) -> str
         return f"mla is not measured in phase {phase} yet"
     if phase == "train" and device_kind not in backend.trains_on:
         return f"{backend.name} on {device_kind} does not go backward"
+    if phase == "train" and workload.position == "shaw":
+        return "gradients of shaw's keys are not measured yet"
     if phase in GROWING and not backend.grows:
         return f"{backend.name} is compiled for one length, and a growing cache has many"
     if phase in GROWING and workload.position != "none":

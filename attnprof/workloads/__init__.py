@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from attnprof.workload import Workload
+from attnprof.workload import GROWING, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -14,16 +14,30 @@ if TYPE_CHECKING:
 def build_operation(
     workload: Workload, device: "torch.device", seed: int, kind: str | None = None
 ) -> "Operation":
-    """What ``workload`` computes, by its scope, with its tensors.
+    """What ``workload`` computes, by its scope, with its tensors; of a growing one its last step.
 
     Raises:
         UnsupportedError: The backend or the device lacks something.
         OutOfMemoryError: There is no room.
     """
+    if workload.phase in GROWING:
+        workload = workload.step(workload.kv_len)
     if workload.mixer != "attention":
         from attnprof.workloads.recurrent import RecurrentOp
 
         return RecurrentOp(workload, device, seed, kind)
+    if workload.mla is not None:
+        from attnprof.workloads.mla import MlaOp
+
+        return MlaOp(workload, device, seed, kind)
+    if workload.phase == "train":
+        from attnprof.workloads.op_train import TrainOp
+
+        return TrainOp(workload, device, seed, kind)
+    if workload.phase == "mixed":
+        from attnprof.workloads.op_mixed import MixedOp
+
+        return MixedOp(workload, device, seed, kind)
     from attnprof.workloads.op import AttentionOp
 
     return AttentionOp(workload, device, seed, kind)

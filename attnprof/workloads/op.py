@@ -17,7 +17,7 @@ from attnprof.workloads.positions import position_for
 from attnprof.workloads.precision import torch_dtype
 from attnprof.workloads.reference import first_query, held_against_reference
 
-_LAYER_SEEDS = 104_729  # between the seeds of two layers, so that one can be made by itself
+LAYER_SEEDS = 104_729  # between the seeds of two layers, so that one can be made by itself
 
 
 @dataclass
@@ -190,7 +190,7 @@ def build_layer(
     Args:
         rounds: False for a cache of the same tokens that stores them in the arithmetic's dtype.
     """
-    seed += number * _LAYER_SEEDS
+    seed += number * LAYER_SEEDS
     noise = Noise(seed, device)
     dtype = torch_dtype(workload.dtype)
     batch, q_len = workload.batch_size, workload.q_len

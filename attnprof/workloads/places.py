@@ -25,11 +25,25 @@ class Place:
     def turns(self) -> bool:
         return isinstance(self._position, Rotary)
 
-    def turned(self, x: torch.Tensor, positions: torch.Tensor, length: int) -> torch.Tensor:
+    @property
+    def turned_dim(self) -> int:
+        """Elements of a head that are turned, its first ones."""
+        return self._position.rope.rotated_dim if isinstance(self._position, Rotary) else 0
+
+    @property
+    def stretch(self) -> float:
+        """What turning multiplies lengths with."""
+        position = self._position
+        return attention_factor(position.rope) if isinstance(position, Rotary) else 1.0
+
+    def turned(
+        self, x: torch.Tensor, positions: torch.Tensor, length: int, *, back: bool = False
+    ) -> torch.Tensor:
         """``x [tokens, head_dim]`` turned by the positions of its tokens.
 
         Args:
             length: Of the sequence, on which some scalings depend.
+            back: Turn the other way, as a gradient goes.
         """
         if not isinstance(self._position, Rotary):
             return x
@@ -38,7 +52,7 @@ class Place:
         pairs = torch.complex(x[:, : width // 2], x[:, width // 2 : width])
         angles = positions.float()[:, None] * frequencies(rope, length).to(x.device)
         sizes = torch.full_like(angles, attention_factor(rope), dtype=torch.float64)
-        pairs = pairs * torch.polar(sizes, angles.double())
+        pairs = pairs * torch.polar(sizes, angles.double() * (-1 if back else 1))
         return torch.cat((pairs.real, pairs.imag, x[:, width:]), dim=1)
 
     def bias(

@@ -32,17 +32,19 @@ TURN_ROUNDINGS = 3.0  # of an element that is turned: cosine and sine, two produ
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
-    """Unit roundoffs: of the dtype, and of the float32 in which halves are summed up."""
+    """Unit roundoffs: of the dtype, of the float32 in which halves are summed up, and of what is
+    turned, whose cosines and sines are float32 in every dtype."""
 
     dtype: float
     sums: float
+    turned: float
     tiny: float
 
 
 def units_of(dtype: torch.dtype) -> Units:
     info = torch.finfo(dtype)
-    unit = info.eps / 2
-    return Units(dtype=unit, sums=min(unit, torch.finfo(torch.float32).eps / 2), tiny=info.tiny)
+    unit, single = info.eps / 2, torch.finfo(torch.float32).eps / 2
+    return Units(dtype=unit, sums=min(unit, single), turned=max(unit, single), tiny=info.tiny)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,7 @@ def held_against_reference(
             queries=queries,
             keys=keys,
             values=values,
-            score_error=_turn_error(queries, keys, workload, units) if place.turns else 0.0,
+            score_error=turn_error(queries, keys, workload, units) if place.turns else 0.0,
             exact=originals,
         )
 
@@ -163,8 +165,7 @@ def compared_heads(
     kv_pos = torch.arange(num_keys, device=where) + workload.kv_len - num_keys
     seen = workload.mask.allows(q_pos[:, None], kv_pos[None, :])
 
-    worst_ratio, worst_error, worst_bound = -1.0, 0.0, 0.0
-    square_error = square_expected = 0.0
+    compared = Compared()
     for b, h in pairs:
         head = head_at(b, h, row_index)
         allowed = seen & (kv_pos < workload.lengths[b])
@@ -172,26 +173,97 @@ def compared_heads(
         sink = None if sinks is None else float(sinks[h].double())
         found = double(output[b, h].index_select(0, row_index.to(output.device)), where)
         expected, bound = attended(workload, head, allowed, bias, sink, units)
-        error = (found - expected).abs().nan_to_num(nan=math.inf, posinf=math.inf)
-        at = int((error / bound).argmax())
-        ratio = float((error / bound).flatten()[at])
-        if ratio > worst_ratio:
-            worst_ratio = ratio
-            worst_error, worst_bound = float(error.flatten()[at]), float(bound.flatten()[at])
+        exact = expected
         if head.exact is not None:
             keys, values = head.exact
             exact_head = Head(queries=head.queries, keys=keys, values=values)
-            expected, _ = attended(workload, exact_head, allowed, bias, sink, units)
-        square_error += float((found - expected).square().sum())
-        square_expected += float(expected.square().sum())
-    rms_error = math.sqrt(square_error / square_expected) if square_expected else math.nan
-    return Check(
-        passed=worst_error <= worst_bound,
-        max_abs_error=worst_error if math.isfinite(worst_error) else None,
-        bound=worst_bound,
-        rows=len(pairs) * len(rows),
-        rms_error=rms_error if math.isfinite(rms_error) else None,
-    )
+            exact, _ = attended(workload, exact_head, allowed, bias, sink, units)
+        compared.add(found, expected, bound, exact)
+    return compared.check(len(pairs) * len(rows))
+
+
+class Compared:
+    """The element that came closest to its bound, or lies furthest beyond it, and the mean of
+    squares of all differences."""
+
+    def __init__(self) -> None:
+        self._ratio, self._error, self._bound = -1.0, 0.0, 0.0
+        self._square_error = self._square_exact = 0.0
+
+    def add(
+        self,
+        found: torch.Tensor,
+        expected: torch.Tensor,
+        bound: torch.Tensor,
+        exact: torch.Tensor | None = None,
+    ) -> None:
+        """Compare some elements.
+
+        Args:
+            exact: What they would be if a cache had rounded nothing; ``expected`` where None.
+        """
+        error = (found - expected).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+        at = int((error / bound).argmax())
+        ratio = float((error / bound).flatten()[at])
+        if ratio > self._ratio:
+            self._ratio = ratio
+            self._error, self._bound = float(error.flatten()[at]), float(bound.flatten()[at])
+        exact = expected if exact is None else exact
+        self._square_error += float((found - exact).square().sum())
+        self._square_exact += float(exact.square().sum())
+
+    def check(self, rows: int) -> Check:
+        share = self._square_error / self._square_exact if self._square_exact else math.nan
+        return Check(
+            passed=self._error <= self._bound,
+            max_abs_error=self._error if math.isfinite(self._error) else None,
+            bound=self._bound,
+            rows=rows,
+            rms_error=math.sqrt(share) if math.isfinite(share) else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax:
+    """The softmax of rows of one head, in float64, and how far off a kernel's may be."""
+
+    probs: torch.Tensor  # [rows, kv_len]
+    errors: torch.Tensor  # expected, of each probability, as a share of it
+    slopes: torch.Tensor | float  # of a capped score by the score
+    sizes: torch.Tensor  # [rows, 1], of the largest scores, whose sums round as they go
+
+
+def softmax_of(
+    workload: Workload,
+    head: Head,
+    allowed: torch.Tensor,
+    bias: torch.Tensor | None,
+    sink: float | None,
+    units: Units,
+) -> Softmax:
+    """What probabilities rows of one head should have."""
+    raw = head.queries @ head.keys.T * head_scale(workload)
+    magnitudes = raw.masked_fill(~allowed, 0.0).abs()
+    sizes = magnitudes.amax(-1, keepdim=True)
+    scores, roundings = raw, 3 + magnitudes
+    slopes: torch.Tensor | float = 1.0
+    if workload.softcap is not None:
+        scores = workload.softcap * torch.tanh(raw / workload.softcap)
+        slopes = 1 - (scores / workload.softcap).square()
+        roundings = roundings + 2 * scores.abs()
+    if bias is not None:
+        scores = scores + bias
+        roundings = roundings + bias.abs() + scores.abs()
+        largest = scores.masked_fill(~allowed, -math.inf).amax(-1, keepdim=True)
+        sizes = sizes + largest.abs()
+    scores = scores.masked_fill(~allowed, -math.inf)
+    if sink is None:
+        probs = torch.softmax(scores, dim=-1)
+    else:
+        column = torch.full_like(scores[:, :1], sink)
+        probs = torch.softmax(torch.cat((scores, column), dim=-1), dim=-1)[:, :-1]
+    errors = units.dtype * roundings + head.score_error
+    return Softmax(probs=probs, errors=errors, slopes=slopes, sizes=sizes)
 
 
 def attended(
@@ -203,35 +275,26 @@ def attended(
     units: Units,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What rows of one head should be, and how far off each element may be."""
-    raw = head.queries @ head.keys.T * head_scale(workload)
-    sizes = raw.masked_fill(~allowed, 0.0).abs()
-    largest = sizes.amax(-1, keepdim=True)
-    scores, roundings = raw, 3 + sizes
-    if workload.softcap is not None:
-        scores = workload.softcap * torch.tanh(raw / workload.softcap)
-        roundings = roundings + 2 * scores.abs()
-    if bias is not None:
-        scores = scores + bias
-        roundings = roundings + bias.abs() + scores.abs()
-        sums = scores.masked_fill(~allowed, -math.inf).amax(-1, keepdim=True)
-        largest = largest + sums.abs()
-    scores = scores.masked_fill(~allowed, -math.inf)
-    if sink is not None:
-        column = torch.full_like(scores[:, :1], sink)
-        probs = torch.softmax(torch.cat((scores, column), dim=-1), dim=-1)[:, :-1]
-    else:
-        probs = torch.softmax(scores, dim=-1)
+    softmax = softmax_of(workload, head, allowed, bias, sink, units)
+    return output_of(head, softmax, allowed.sum(-1, keepdim=True), units)
+
+
+def output_of(
+    head: Head, softmax: Softmax, num_seen: torch.Tensor, units: Units
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output of some rows, and how far off each element may be.
+
+    Args:
+        num_seen: Keys that each row sees, ``[rows, 1]``.
+    """
+    probs, squares = softmax.probs, head.values.square()
     expected = probs @ head.values
-    errors = units.dtype * roundings + head.score_error
-    squares = head.values.square()
-    off = (
-        (probs * errors).square() @ squares + torch.as_tensor(head.output_error(probs)) ** 2
-    ).sqrt()
-    num_seen, width = allowed.sum(-1, keepdim=True), head.queries.shape[-1]
-    by_sums = units.sums * (num_seen.sqrt() + width**0.5 * (1 + largest))
+    before = torch.as_tensor(head.output_error(probs)) ** 2
+    off = ((probs * softmax.errors).square() @ squares + before).sqrt()
     off = off + units.dtype * expected.abs() + units.tiny
-    off = off + by_sums * (probs.square() @ squares).sqrt()
-    return expected, SAFETY * off
+    width = head.queries.shape[-1]
+    by_sums = units.sums * (num_seen.sqrt() + width**0.5 * (1 + softmax.sizes))
+    return expected, SAFETY * (off + by_sums * (probs.square() @ squares).sqrt())
 
 
 def first_query(workload: Workload) -> int:
@@ -252,12 +315,12 @@ def with_new(keys: torch.Tensor, new: torch.Tensor, place: Place, kv_len: int) -
     return torch.cat((keys[: len(keys) - num_new], turned))
 
 
-def _turn_error(
+def turn_error(
     queries: torch.Tensor, keys: torch.Tensor, workload: Workload, units: Units
 ) -> torch.Tensor:
     """Expected error of scores whose queries and keys were turned in the dtype."""
     products = (queries.square() @ keys.square().T).sqrt() * head_scale(workload)
-    return math.sqrt(2) * TURN_ROUNDINGS * units.dtype * products
+    return math.sqrt(2) * TURN_ROUNDINGS * units.turned * products
 
 
 def rows_that_stand(

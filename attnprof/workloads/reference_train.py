@@ -1,0 +1,192 @@
+"""A training step's output and gradients -> whether they are attention's, in float64."""
+
+import math
+import random
+from dataclasses import dataclass
+
+import torch
+
+from attnprof.measured import Check
+from attnprof.workload import Workload
+from attnprof.workloads.op import Layer
+from attnprof.workloads.places import Place
+from attnprof.workloads.reference import (
+    SAFETY,
+    TURN_ROUNDINGS,
+    Compared,
+    Head,
+    Units,
+    double,
+    head_scale,
+    output_of,
+    reference_device,
+    softmax_of,
+    turn_error,
+    units_of,
+)
+
+PAIRS_OF_ALL = 2**25  # pairs of a query and a key, over the heads that are compared
+PAIRS_AT_ONCE = 2**22
+ROWS = 32  # of a head whose pairs are too many: then keys' and values' gradients are not compared
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a training step gives: the output, and gradients as large as what they are of."""
+
+    out: torch.Tensor
+    q_grad: torch.Tensor
+    k_grad: torch.Tensor
+    v_grad: torch.Tensor
+
+
+def step_held_against_reference(
+    workload: Workload, layer: Layer, step: Step, place: Place, seed: int
+) -> Check:
+    """Compare a step with softmax(scale · QKᵀ)V and its gradients, had by formulas:
+
+        dV = PᵀdO,  dS = P ∘ (dO Vᵀ − D),  D_i = Σⱼ P_ij (dO Vᵀ)_ij,  dQ = scale · dS K,
+        dK = scale · dSᵀ Q
+
+    with dS times the slope of a soft cap, and gradients of what was turned by a position turned
+    back. The bound of the output is that of
+    :func:`~attnprof.workloads.reference.compared_heads`; those of gradients follow the same
+    roundings through the formulas: of a probability by its share e, of dO Vᵀ and D by u of what is
+    summed up. An error of D is common to a row, so what it does to dQ adds up, and is bounded so.
+
+    Args:
+        layer: Whose queries, keys, values and gradient of the output the step was given.
+
+    Source:
+        Dao 2023, "FlashAttention-2", arXiv:2307.08691, section 2.2 (the gradients).
+    """
+    batch, num_kv_heads = layer.k.shape[:2]
+    group = layer.q.shape[1] // num_kv_heads
+    q_len, kv_len = workload.q_len, workload.kv_len
+    rng = random.Random(seed)
+    pairs = [(b, kv) for b in range(batch) for kv in range(num_kv_heads)]
+    num_pairs = group * q_len * kv_len
+    pairs = rng.sample(pairs, min(len(pairs), max(1, PAIRS_OF_ALL // num_pairs)))
+    everything = num_pairs <= 2 * PAIRS_OF_ALL
+    rows = list(range(q_len)) if everything else sorted(rng.sample(range(q_len), ROWS))
+    compared = Compared()
+    for b, kv in pairs:
+        _compare_head(workload, layer, step, place, b, kv, rows, everything, compared)
+    return compared.check(len(pairs) * group * len(rows))
+
+
+def _compare_head(
+    workload: Workload, layer: Layer, step: Step, place: Place, b: int, kv: int, rows: list[int],
+    everything: bool, compared: Compared,
+) -> None:  # fmt: skip
+    """One KV head, and the query heads that share it."""
+    where, units = reference_device(layer.q), units_of(layer.q.dtype)
+    group = layer.q.shape[1] // layer.k.shape[1]
+    length = workload.kv_len
+    kv_pos = torch.arange(length, device=where)
+    keys = place.turned(double(layer.k[b, kv], where), kv_pos, length)
+    values = double(layer.v[b, kv], where)
+    of_keys = _Gradient(keys, units)
+    of_values = _Gradient(values, units)
+    for h in range(kv * group, (kv + 1) * group):
+        for at in torch.split(torch.tensor(rows), max(1, PAIRS_AT_ONCE // length)):
+            q_pos = at.to(where)
+            part = at.to(layer.q.device)
+            raw = double(layer.q[b, h].index_select(0, part), where)
+            queries = place.turned(raw, q_pos, length)
+            head = Head(
+                queries=queries, keys=keys, values=values,
+                score_error=turn_error(queries, keys, workload, units) if place.turns else 0.0,
+            )  # fmt: skip
+            allowed = workload.mask.allows(q_pos[:, None], kv_pos[None, :])
+            allowed = allowed & (kv_pos < workload.lengths[b])
+            bias = place.bias(h, q_pos, kv_pos, queries, head_scale(workload))
+            sink = None if layer.sinks is None else float(layer.sinks[h].double())
+            softmax = softmax_of(workload, head, allowed, bias, sink, units)
+            out, bound = output_of(head, softmax, allowed.sum(-1, keepdim=True), units)
+            compared.add(double(step.out[b, h].index_select(0, part), where), out, bound)
+
+            assert layer.out_grad is not None
+            out_grad = double(layer.out_grad[b, h].index_select(0, part), where)
+            probs, errors = softmax.probs, softmax.errors
+            of_values.add(probs.T @ out_grad, (probs * errors).T.square() @ out_grad.square())
+            of_values.add_sums(probs.T.square() @ out_grad.square(), len(rows) * group)
+
+            back = out_grad @ values.T
+            row_sums = (probs * back).sum(-1, keepdim=True)
+            grads = probs * (back - row_sums) * softmax.slopes
+            back_sizes = (out_grad.square() @ values.square().T).sqrt()
+            off = grads.abs() * (errors + 2 * units.dtype)
+            off = off + probs * (
+                units.dtype * back.abs() + units.sums * values.shape[1] ** 0.5 * back_sizes
+            )
+            sum_off = (probs * (errors + 2 * units.dtype) * back).norm(dim=-1, keepdim=True)
+            sum_off = sum_off + units.dtype * (out_grad * out).norm(dim=-1, keepdim=True)
+            sum_off = sum_off + units.sums * length**0.5 * (probs * back).norm(dim=-1, keepdim=True)
+            turn = TURN_ROUNDINGS * units.turned * place.turns
+            scale = head_scale(workload)
+            squares = off.square() + (turn * grads).square()
+
+            q_grad = scale * (grads @ keys)
+            q_off = scale * (squares @ keys.square()).sqrt()
+            q_off = q_off + scale * sum_off * ((probs * softmax.slopes) @ keys).abs()
+            q_off = q_off + 2 * units.dtype * q_grad.abs()
+            q_off = (
+                q_off + units.sums * length**0.5 * scale * (grads.square() @ keys.square()).sqrt()
+            )
+            expected, bound = _turned_back(place, q_grad, q_off, q_pos, length, turn)
+            found = double(step.q_grad[b, h].index_select(0, part), where)
+            compared.add(found, expected, SAFETY * (bound + units.tiny))
+
+            squares = squares + (probs * softmax.slopes * sum_off).square()
+            of_keys.add(scale * (grads.T @ queries), scale**2 * (squares.T @ queries.square()))
+            of_keys.add_sums(scale**2 * (grads.square().T @ queries.square()), len(rows) * group)
+    if not everything:
+        return
+    turn = TURN_ROUNDINGS * units.turned * place.turns
+    expected, bound = _turned_back(place, of_keys.total, of_keys.off(), kv_pos, length, turn)
+    compared.add(double(step.k_grad[b, kv], where), expected, SAFETY * (bound + units.tiny))
+    compared.add(
+        double(step.v_grad[b, kv], where), of_values.total, SAFETY * (of_values.off() + units.tiny)
+    )
+
+
+class _Gradient:
+    """A gradient that is summed up over rows and query heads, and its expected error."""
+
+    def __init__(self, like: torch.Tensor, units: Units) -> None:
+        self.total = torch.zeros_like(like)
+        self._units = units
+        self._squares = torch.zeros_like(like)
+        self._sums = torch.zeros_like(like)
+
+    def add(self, part: torch.Tensor, square_error: torch.Tensor) -> None:
+        """A part as its head gives it, rounded before heads that share keys are summed up."""
+        self.total += part
+        self._squares += square_error + (self._units.dtype * part).square()
+
+    def add_sums(self, squares: torch.Tensor, num_terms: int) -> None:
+        """What sums of ``num_terms`` round as they go, by the squares of their terms."""
+        self._sums += self._units.sums**2 * num_terms * squares
+
+    def off(self) -> torch.Tensor:
+        rounded = 2 * self._units.dtype * self.total.abs()
+        return self._squares.sqrt() + self._sums.sqrt() + rounded
+
+
+def _turned_back(
+    place: Place, grad: torch.Tensor, off: torch.Tensor, positions: torch.Tensor, length: int,
+    turn: float,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """A gradient turned back, and its error: each element of a pair may have that of both."""
+    if not place.turns:
+        return grad, off
+    width = place.turned_dim
+    first, second = off[:, : width // 2], off[:, width // 2 : width]
+    both = (first.square() + second.square()).sqrt()
+    sizes = (
+        grad[:, : width // 2].square() + grad[:, width // 2 : width].square()
+    ).sqrt() * math.sqrt(2)
+    both = (both + turn * sizes) * place.stretch
+    turned = place.turned(grad, positions, length, back=True)
+    return turned, torch.cat((both, both, off[:, width:]), dim=1)
