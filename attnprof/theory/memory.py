@@ -7,6 +7,7 @@ and a mask that is built once are held between calls and not counted here.
 
 from attnprof.dtypes import dtype_named
 from attnprof.theory.kv_cache import kv_bytes
+from attnprof.theory.position import peak_with_position_bytes
 from attnprof.theory.traffic import visible_kv_len
 from attnprof.workload import PAGED_BLOCK_TOKENS, Workload
 
@@ -17,8 +18,9 @@ _SCALAR_BYTES = 4
 def peak_activation_bytes(workload: Workload, device_kind: str, threads: int = 1) -> int | None:
     """The most that one call holds above the level before it; None where no formula is known.
 
-    The kernel's own peak, and what the cache makes for the call: a concatenated copy of K and V,
-    or the gathered blocks of a paged cache. Of a kv-growth workload it is the call at its end.
+    The kernel's own peak, what the cache makes for the call, a concatenated copy of K and V or the
+    gathered blocks of a paged cache, and queries and keys that a position has turned. Of a
+    kv-growth workload it is the call at its end.
 
     Args:
         threads: That a CPU kernel has a workspace for each.
@@ -40,7 +42,9 @@ def peak_activation_bytes(workload: Workload, device_kind: str, threads: int = 1
         kernel_bytes = _flash_gpu_bytes(workload)
     else:
         return None
-    return None if kernel_bytes is None else kernel_bytes + cache_copy_bytes(workload)
+    if kernel_bytes is None:
+        return None
+    return peak_with_position_bytes(workload, kernel_bytes + cache_copy_bytes(workload))
 
 
 def mask_bytes(workload: Workload) -> int:

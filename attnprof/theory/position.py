@@ -98,6 +98,39 @@ def bias_bytes(workload: Workload) -> int:
     return int(w.num_q_heads * pairs * dtype_named(w.dtype).bytes)
 
 
+def peak_with_position_bytes(workload: Workload, attention_peak_bytes: int) -> int | None:
+    """The most that one call holds with its scheme, of attention alone. [bytes]
+
+        max(t·Q, Q + t·K, Q + K + peak),  t = max(3·r, 1 + r) of a share r of the head, 3 of all
+
+    Turned queries and keys stay beside the kernel; keys that a cache takes over do not. While they
+    are turned there are products with the cosines, neighbours, and their sum. A bias that is held
+    between calls adds nothing to a kernel that takes it as it is. None where no formula is known:
+    Shaw's bias, a bias in the plain kernel of SDPA, and dynamic NTK beyond its first length, which
+    makes angles in the call.
+
+    Args:
+        attention_peak_bytes: Of attention alone, copies that the cache makes included.
+    """
+    w = workload
+    acts = POSITIONS[w.position].acts
+    if acts == "scores":
+        known = w.position != "shaw" and w.backend != "math"
+        return attention_peak_bytes if known else None
+    if acts != "rotation":
+        return attention_peak_bytes
+    rope = rope_named(w.position, w.head_dim)
+    if w.mla is not None or (rope.varies_beyond or w.kv_len) < w.kv_len:
+        return None
+    share = rope.rotated_dim / w.head_dim
+    times = 3.0 if share == 1 else max(3 * share, 1 + share)
+    token = w.batch_size * w.q_len * w.head_dim * dtype_named(w.dtype).bytes
+    queries, keys = w.num_q_heads * token, w.num_kv_heads * token
+    kept = keys if w.kv_cache == "none" else 0
+    turning = max(times * queries, queries + times * keys)
+    return int(max(turning, queries + kept + attention_peak_bytes))
+
+
 def table_bytes(workload: Workload) -> int:
     """Bytes of the tables that a scheme holds between calls. [bytes]
 

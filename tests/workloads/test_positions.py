@@ -183,6 +183,7 @@ def test_a_bias_depends_on_the_distance_alone_and_is_a_cut_of_the_whole(
     position = position_of(name, variant="full")
     cut = position.constant_bias(q_first, q_len, kv_first, kv_len)
     assert cut.shape == (1, 4, q_len, kv_len)
+    assert cut.is_contiguous()
     shifted = position.constant_bias(q_first + shift, q_len, kv_first + shift, kv_len)
     assert torch.equal(cut, shifted)
     whole = position.constant_bias(0, 36, 0, 36)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from attnprof.positions import POSITIONS  # noqa: E402
+from attnprof.theory.memory import peak_activation_bytes  # noqa: E402
 from attnprof.workload import Workload  # noqa: E402
 from attnprof.workloads.op import AttentionOp  # noqa: E402
 from attnprof.workloads.positions import Position  # noqa: E402
@@ -98,3 +99,25 @@ def test_a_table_that_is_wrong_is_caught(name: str, monkeypatch: pytest.MonkeyPa
     output = op()
     with torch.inference_mode():
         assert not op.compared(output).passed
+
+
+@pytest.mark.parametrize("kv_cache", ["none", "contiguous", "static"])
+@pytest.mark.parametrize("backend", ["eager", "flash"])
+@pytest.mark.parametrize("num_kv_heads", [1, 4])
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "shaw"])
+def test_the_most_that_a_call_holds_is_that_of_theory(
+    name: str, num_kv_heads: int, backend: str, kv_cache: str
+) -> None:
+    phase = "prefill" if kv_cache == "none" else "decode"
+    workload = Workload(
+        backend=backend, phase=phase, q_len=200 if phase == "prefill" else 1, kv_len=200,
+        num_q_heads=4, num_kv_heads=num_kv_heads, head_dim=64, position=name, kv_cache=kv_cache,
+    )  # fmt: skip
+    threads = torch.get_num_threads()
+    expected = peak_activation_bytes(workload, "cpu", threads)
+    assert expected is not None
+    assert AttentionOp(workload, CPU, seed=0).profile.peak_bytes == pytest.approx(expected, abs=64)
+
+
+def test_what_shaw_holds_is_not_known() -> None:
+    assert peak_activation_bytes(replace(PREFILL, position="shaw"), "cpu", 1) is None

@@ -162,6 +162,7 @@ def _distances(
 def _at_pairs(by_distance: torch.Tensor, kv_len: int) -> torch.Tensor:
     """``[heads, q_len + kv_len - 1]`` by distance, laid out as ``[1, heads, q_len, kv_len]``.
 
-    Each query's row is a window on the distances, one to the left of the row above.
+    Each query's row is a window on the distances, one to the left of the row above. Contiguous,
+    since a kernel copies a bias that is not, in every call.
     """
-    return by_distance.unfold(-1, kv_len, 1).flip(-2)[None]
+    return by_distance.unfold(-1, kv_len, 1).flip(-2)[None].contiguous()
