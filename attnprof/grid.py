@@ -95,11 +95,17 @@ def _flag(text: str) -> bool:
     return text.lower() in ("true", "yes", "on")
 
 
-def _number(text: str) -> float:
+def _cap(text: str) -> float | None:
     try:
-        return float(text)
+        return None if text == "none" else float(text)
     except ValueError:
-        raise UsageError(f"{text!r} is not a number", "write a number such as 50") from None
+        raise UsageError(
+            f"{text!r} is not a number", "write a number such as 50, or none"
+        ) from None
+
+
+_YAML_KINDS: dict[Callable[[str], Any], type] = {_flag: bool, _cap: float}
+"""Axes whose values YAML reads as something else than text and whole numbers."""
 
 
 def _words(known: Iterable[str]) -> str:
@@ -150,7 +156,7 @@ AXIS_GROUPS: dict[str, tuple[Axis, ...]] = {
         Axis("num_kv_heads", "KV heads, or mha, mqa", _kv_heads, "mha", "kv_heads", is_length=True),
         _length("head_dim", "width of a head", 64),
         _length("v_head_dim", "width of a value, if another"),
-        Axis("softcap", "cap of the scores", _number),
+        Axis("softcap", "cap of the scores, such as 50, or none", _cap),
         Axis("sink_logits", "a learned logit in each softmax: yes, no", _flag, False),
         _named("mla", MLA_FORMS),
         _length("kv_lora_rank", "width of MLA's latent", 512),
@@ -247,6 +253,8 @@ def parse_values(axis: Axis, given: Any) -> tuple[Any, ...]:
 
 
 def _parse_part(axis: Axis, part: Any) -> Iterable[Any]:
+    if isinstance(part, _YAML_KINDS.get(axis.parse, ())):
+        part = str(part)
     if isinstance(part, bool) or not isinstance(part, str | int):
         raise UsageError(f"axis {axis.name} got {reprlib.repr(part)}", f"it takes {axis.help}")
     text = str(part).strip()

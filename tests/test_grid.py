@@ -37,6 +37,20 @@ def test_an_axis_reads_lists_ranges_and_suffixes(text: Any, values: tuple[int, .
     assert parse_values(AXES["seq_len"], text) == values
 
 
+@pytest.mark.parametrize(
+    ("axis", "given", "values"),
+    [
+        ("checkpointing", [False, True], (False, True)),
+        ("sink_logits", "yes,no", (True, False)),
+        ("softcap", [30.5, 50, "none"], (30.5, 50.0, None)),
+    ],
+)
+def test_yes_no_and_broken_numbers_are_read_as_yaml_has_them(
+    axis: str, given: Any, values: tuple[Any, ...]
+) -> None:
+    assert parse_values(AXES[axis], given) == values
+
+
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(2, 9))
 def test_a_multiplying_range_holds_every_power_up_to_its_end(a: int, b: int, ratio: int) -> None:
     start, stop = min(a, b), max(a, b)
@@ -58,6 +72,10 @@ def test_a_multiplying_range_holds_every_power_up_to_its_end(a: int, b: int, rat
         ("seq_len", "1..8x1", "has no end"),
         ("seq_len", "1..1000000+1", "take a larger step"),
         ("seq_len", None, "got None"),
+        ("seq_len", True, "got True"),
+        ("seq_len", 1.5, "got 1.5"),
+        ("checkpointing", "maybe", "neither yes nor no"),
+        ("softcap", "high", "not a number"),
         ("seq_len", "nan", "not a count"),
         ("dtype", "a..b", "is a range"),
         ("backend", "falsh", "did you mean 'flash'"),
