@@ -250,7 +250,7 @@ def _series_of(
     points = [
         (int(row[key]), *point, row)
         for row in rows
-        if (point := _latency(row, clock) if clock else _peak(row)) is not None
+        if (point := latency_on(row, clock) if clock else _peak(row)) is not None
     ]
     if len(points) < (LEAST_COUNTS if axis else 2):
         return []
@@ -320,7 +320,7 @@ def contests(records: Sequence[Record], axes: Sequence[str] = ("backend",)) -> l
     found = []
     for rows in groups.values():
         clock = common_clock(rows)
-        timed = [(*point, row) for row in rows if (point := _latency(row, clock)) is not None]
+        timed = [(*point, row) for row in rows if (point := latency_on(row, clock)) is not None]
         timed.sort(key=lambda point: point[0])
         if len(timed) > 1:
             first_s, first_sd, first = timed[0]
@@ -350,7 +350,7 @@ def common_clock(rows: Sequence[Record]) -> str:
     return "cpu" if disturbed and all(positive(row.get("median_cpu_s")) for row in rows) else "wall"
 
 
-def _latency(row: Record, clock: str | None) -> tuple[float, float] | None:
+def latency_on(row: Record, clock: str | None) -> tuple[float, float] | None:
     """Median on ``clock`` and its standard deviation as a share of it."""
     if row.get("clock", "wall") == clock:
         value = positive(row.get("median_s"))
