@@ -50,6 +50,8 @@ def cached_token_bytes(workload: Workload) -> int:
 
         L · H_kv · (key + value); of a latent L · (r + d_rope) elements and two scales
 
+    Without a cache it is what a call is given: of MLA the latent.
+
     Source:
         DeepSeek-AI 2024, "DeepSeek-V2", arXiv:2405.04434, table 1 (a latent of 512 and a rotated
         key of 64 for all heads).
@@ -60,7 +62,7 @@ def cached_token_bytes(workload: Workload) -> int:
     1152
     """
     stored, dtype = workload.cached_dtype, workload.dtype
-    if workload.kv_cache == "latent":
+    if workload.kv_cache == "latent" or (workload.mla and workload.kv_cache == "none"):
         assert workload.kv_lora_rank is not None and workload.rope_head_dim is not None
         width = workload.kv_lora_rank + workload.rope_head_dim
         return workload.num_layers * head_bytes(width, stored, dtype, num_scales=2)

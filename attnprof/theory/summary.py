@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from attnprof.theory.flops import attention_flops
-from attnprof.theory.kv_cache import kv_bytes
+from attnprof.theory.calls import parts_of_step
+from attnprof.theory.flops import op_flops
+from attnprof.theory.kv_cache import cached_bytes
 from attnprof.theory.memory import peak_activation_bytes
 from attnprof.theory.recurrent import (
     recurrent_bytes,
@@ -13,30 +14,24 @@ from attnprof.theory.recurrent import (
     token_bytes,
 )
 from attnprof.theory.roofline import roofline_s
-from attnprof.theory.traffic import attention_bytes, query_bytes
+from attnprof.theory.traffic import attention_bytes, latent_weight_bytes, query_bytes
 from attnprof.workload import Workload
 
 
 def held_bytes(workload: Workload) -> int:
-    """Bytes of the tensors that a workload holds between calls: queries, keys and values; of a
-    layer in attention's place its weights, tokens and state."""
+    """Bytes of the tensors that a workload holds between calls: queries, keys and values, and the
+    weights of a latent; of a layer in attention's place its weights, tokens and state."""
     if workload.mixer != "attention":
         return recurrent_weight_bytes(workload) + token_bytes(workload) + state_bytes(workload)
-    return query_bytes(workload) + theory_kv_bytes(workload)
+    return query_bytes(workload) + latent_weight_bytes(workload) + theory_kv_bytes(workload)
 
 
 def theory_kv_bytes(workload: Workload) -> int:
-    """Bytes of the keys and values of all sequences and layers at ``kv_len``, or of the state in
-    their place. [bytes]"""
+    """Bytes of the keys and values of all sequences and layers at ``kv_len``, scales included, or
+    of the state in their place; slots without a token are left out. [bytes]"""
     if workload.mixer != "attention":
         return state_bytes(workload)
-    return kv_bytes(
-        workload.batch_size * workload.kv_len,
-        num_layers=workload.num_layers,
-        num_kv_heads=workload.num_kv_heads,
-        head_dim=workload.head_dim,
-        dtype=workload.cached_dtype,
-    )
+    return sum(cached_bytes(part) for part in parts_of_step(workload))
 
 
 def timed_step(workload: Workload) -> Workload:
@@ -50,6 +45,20 @@ def timed_step(workload: Workload) -> Workload:
     return workload.step((workload.start_len + 1 + workload.kv_len) // 2)
 
 
+def call_flops(workload: Workload) -> int:
+    """FLOP of one timed call, over all layers. [FLOP]"""
+    step = timed_step(workload)
+    if step.mixer != "attention":
+        return recurrent_flops(step)
+    return op_flops(step)
+
+
+def call_bytes(workload: Workload) -> int:
+    """Bytes that one timed call needs to move, over all layers. [bytes]"""
+    step = timed_step(workload)
+    return recurrent_bytes(step) if step.mixer != "attention" else attention_bytes(step)
+
+
 def theory_of(
     workload: Workload,
     device_kind: str,
@@ -61,13 +70,9 @@ def theory_of(
     Args:
         ceilings: As :meth:`attnprof.devices.base.Device.ceilings` gives them.
     """
-    step = timed_step(workload)
-    peak_bytes: int | None
-    if workload.mixer != "attention":
-        flops, bytes_moved, peak_bytes = recurrent_flops(step), recurrent_bytes(step), None
-    else:
-        flops = workload.num_layers * attention_flops(step.shape, step.mask)
-        bytes_moved = attention_bytes(step)
+    flops, bytes_moved = call_flops(workload), call_bytes(workload)
+    peak_bytes: int | None = None
+    if workload.mixer == "attention":
         peak_bytes = peak_activation_bytes(workload, device_kind, threads or 1)
     roofs = ceilings or {}
     matmul = roofs.get("matmul", {}).get(workload.dtype, {})
