@@ -117,8 +117,10 @@ _ELSE = {"q_b_proj": ("q_proj",), "wi": ("wi_0", "wi_1")}
 
 def _stored(state: Mapping[str, torch.Tensor], name: str) -> list[str]:
     """The weight of that name, or those in its place."""
+    if name in state:
+        return [name]
     *front, module, kind = name.split(".")
-    if name in state or module not in _ELSE:
+    if module not in _ELSE:
         return [name]
     return [".".join((*front, other, kind)) for other in _ELSE[module]]
 

@@ -190,7 +190,7 @@ class Transformer(nn.Module):
             min_len: As in :meth:`forward`.
         """
         assert self.encoder is not None
-        self.encoder.meter = self.meter
+        self.encoder.meter, self.encoder.checkpointing = self.meter, self.checkpointing
         return Source(states=self.encoder(tokens, min_len=min_len), min_len=min_len)
 
     def cached_source(self, source: Source, stored: str | None = None) -> Source:
