@@ -146,7 +146,34 @@ def spreads_table(spreads: Sequence[Spread], num_launches: int) -> Table:
 
 
 def _where(backend: Backend) -> str:
-    return "; ".join(f"{kind}: {', '.join(dtypes)}" for kind, dtypes in backend.dtypes.items())
+    """Kinds of device by the element types that they have, those alike together."""
+    kinds: dict[tuple[str, ...], list[str]] = {}
+    for kind, dtypes in backend.dtypes.items():
+        kinds.setdefault(dtypes, []).append(kind)
+    return "; ".join(f"{', '.join(alike)}: {', '.join(dtypes)}" for dtypes, alike in kinds.items())
+
+
+ABILITIES = {
+    "masked_on": "mask",
+    "windowed_on": "window",
+    "ends_causal_on": "causal after a cache",
+    "biased_on": "bias",
+    "softcapped_on": "soft cap",
+    "sinks_on": "sink logits",
+    "value_widths_on": "value widths",
+    "trains_on": "backward",
+}
+
+
+def _takes(backend: Backend) -> str:
+    """What a kernel takes beyond queries, keys and values; where that is not everywhere, where."""
+    said = []
+    for name, word in ABILITIES.items():
+        kinds = [kind for kind in backend.dtypes if kind in getattr(backend, name)]
+        if kinds:
+            everywhere = len(kinds) == len(backend.dtypes)
+            said.append(word if everywhere else f"{word} ({', '.join(kinds)})")
+    return ", ".join(said) or "–"
 
 
 def backends_table() -> Table:
@@ -158,8 +185,8 @@ def backends_table() -> Table:
             Column("name", "Backend"),
             Column("summary", "What it is", wraps=True),
             Column("where", "Runs on, with", wraps=True),
-            Column("window", "Sliding window", priority=2),
-            Column("gqa", "Shares KV heads", priority=1),
+            Column("takes", "Takes", wraps=True),
+            Column("gqa", "Shares KV heads", priority=2),
             Column("installed", "Installed", priority=1),
         ),
         rows=tuple(
@@ -167,7 +194,7 @@ def backends_table() -> Table:
                 "name": backend.name,
                 "summary": backend.summary,
                 "where": _where(backend),
-                "window": ", ".join(backend.masked_on) or "no",
+                "takes": _takes(backend),
                 "gqa": "yes" if backend.shares_kv_heads else "no",
                 "installed": "yes" if backend.installed else f"pip install {backend.package}",
             }

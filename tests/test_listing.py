@@ -1,10 +1,12 @@
+from dataclasses import fields
+
 import pytest
 
-from attnprof.backends.support import BACKENDS
+from attnprof.backends.support import BACKENDS, Backend
 from attnprof.doctor import Spread
 from attnprof.errors import UsageError
 from attnprof.grid import AXES
-from attnprof.listing import abilities_table, spreads_table
+from attnprof.listing import ABILITIES, abilities_table, backends_table, spreads_table
 from attnprof.shelf import KINDS, shelf_tables
 
 
@@ -22,6 +24,15 @@ def test_what_cannot_be_measured_says_why() -> None:
 def test_the_shelf_has_every_axis_and_every_backend() -> None:
     assert [row["name"] for table in shelf_tables("axes") for row in table.rows] == list(AXES)
     assert {row["name"] for row in shelf_tables("backends")[0].rows} == set(BACKENDS)
+
+
+def test_what_a_kernel_takes_is_said_of_every_ability_and_with_where_if_not_everywhere() -> None:
+    named = {field.name for field in fields(Backend) if field.name.endswith("_on")}
+    assert set(ABILITIES) == named
+    takes = {str(row["name"]): str(row["takes"]).split(", ") for row in backends_table().rows}
+    assert {"mask", "bias", "soft cap", "sink logits", "value widths"} <= set(takes["eager"])
+    assert "mask (cpu)" in takes["flash"]
+    assert "soft cap" not in takes["math"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
