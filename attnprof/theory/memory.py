@@ -6,10 +6,11 @@ and a mask that is built once are held between calls and not counted here.
 """
 
 from attnprof.dtypes import dtype_named
-from attnprof.theory.kv_cache import kv_bytes
-from attnprof.theory.position import peak_with_position_bytes
-from attnprof.theory.traffic import visible_kv_len
-from attnprof.workload import PAGED_BLOCK_TOKENS, Workload
+from attnprof.positions import POSITIONS
+from attnprof.theory.calls import kernel_calls
+from attnprof.theory.kv_cache import cached_slots, head_bytes
+from attnprof.theory.position import bias_bytes, peak_with_position_bytes, table_bytes
+from attnprof.workload import Workload
 
 _FLOAT_BYTES = 4
 _SCALAR_BYTES = 4
@@ -20,7 +21,9 @@ def peak_activation_bytes(workload: Workload, device_kind: str, threads: int = 1
 
     The kernel's own peak, what the cache makes for the call, a concatenated copy of K and V or the
     gathered blocks of a paged cache, and queries and keys that a position has turned. Of a
-    kv-growth workload it is the call at its end.
+    kv-growth workload it is the call at its end; of a mixed step the output of the decode is still
+    held while the prompt is computed. There is none for a training step, for MLA, and for a cache
+    that is kept in another dtype.
 
     Args:
         threads: That a CPU kernel has a workspace for each.
@@ -29,8 +32,19 @@ def peak_activation_bytes(workload: Workload, device_kind: str, threads: int = 1
     >>> round(peak_activation_bytes(w, "cpu") / 2**20, 2)
     292.02
     """
-    if workload.scope != "op" or workload.cached_dtype != workload.dtype:
+    unknown = workload.phase == "train" or workload.mla is not None
+    if workload.scope != "op" or unknown or workload.cached_dtype != workload.dtype:
         return None
+    peaks: list[int] = []
+    for call in kernel_calls(workload):
+        peak = _peak_of_call(call, device_kind, threads)
+        if peak is None:
+            return None
+        peaks.append(peak + (_output_bytes(kernel_calls(workload)[0]) if peaks else 0))
+    return max(peaks)
+
+
+def _peak_of_call(workload: Workload, device_kind: str, threads: int) -> int | None:
     kernel_bytes: int | None
     if workload.backend == "eager":
         kernel_bytes = eager_bytes(workload, device_kind)
@@ -48,44 +62,84 @@ def peak_activation_bytes(workload: Workload, device_kind: str, threads: int = 1
 
 
 def mask_bytes(workload: Workload) -> int:
-    """Of the boolean mask ``[q_len, kv_len]`` that a prefill holds between calls, one for all
-    layers: eager masks whatever is not full, SDPA's kernels a window. [bytes]"""
-    masked = ("causal", "sliding") if workload.backend == "eager" else ("sliding",)
-    takes_mask = workload.backend in ("eager", "math", "flash", "mem-efficient", "cudnn")
-    if workload.q_len == 1 or not takes_mask or workload.variant not in masked:
+    """Of masks, biases and tables of positions that are held between calls, for all layers. [bytes]
+
+    A boolean for each pair of a query and a key that a kernel is given, or for each key of a padded
+    batch: eager has one wherever something is hidden, SDPA's kernels where it is not said by
+    ``is_causal``. A bias that is the same in every call is beside it, and for SDPA in its place.
+    """
+    return sum(table_bytes(call) + _held_for(call) for call in kernel_calls(workload))
+
+
+def _held_for(call: Workload) -> int:
+    bias, mask = bias_bytes(call), mask_elements(call)
+    if call.backend == "eager":
+        return mask + bias
+    sequences = call.batch_size if _is_padded(call) else 1  # each hides other keys of the bias
+    return sequences * bias or mask
+
+
+def mask_elements(call: Workload) -> int:
+    """Of the mask that a kernel is given: pairs of a query and a key, or keys of a padded batch; 0
+    where it is given none."""
+    if call.backend not in ("eager", "math", "flash", "mem-efficient", "cudnn"):
         return 0
-    return workload.q_len * workload.kv_len
+    if _is_padded(call):
+        return call.batch_size * call.kv_len
+    pairs = call.q_len * given_kv_len(call)
+    if call.mask.attended_pairs(call.q_len, call.kv_len) == pairs:
+        return 0
+    is_said = call.backend != "eager" and _says_causal(call)
+    return 0 if is_said else pairs
+
+
+def _is_padded(call: Workload) -> bool:
+    return min(call.lengths) < call.kv_len
+
+
+def _says_causal(call: Workload) -> bool:
+    """Whether SDPA is told that it is causal, in place of a mask."""
+    biased = POSITIONS[call.position].acts == "scores"
+    return call.variant == "causal" and 1 < call.q_len == call.kv_len and not biased
+
+
+def given_kv_len(call: Workload) -> int:
+    """Keys that a kernel is given: those before the first that any query sees are left out."""
+    return call.kv_len - call.mask.first_visible(call.q_len, call.kv_len)
 
 
 def cache_copy_bytes(workload: Workload) -> int:
-    """K and V that a decode makes for the call: all tokens anew where the cache is contiguous,
-    whole blocks where it is paged, none where it is static. [bytes]"""
-    tokens = {
-        "contiguous": workload.kv_len,
-        "paged": -(-workload.kv_len // PAGED_BLOCK_TOKENS) * PAGED_BLOCK_TOKENS,
-    }.get(workload.kv_cache, 0)
-    return kv_bytes(
-        workload.batch_size * tokens,
-        num_layers=1,
-        num_kv_heads=workload.num_kv_heads,
-        head_dim=workload.head_dim,
-        dtype=workload.cached_dtype,
+    """K and V that a call makes of its cache: all tokens anew where it is contiguous, whole blocks
+    where it is paged, none elsewhere. [bytes]"""
+    if workload.kv_cache not in ("contiguous", "paged"):
+        return 0
+    stored, dtype = workload.cached_dtype, workload.dtype
+    token = sum(
+        head_bytes(width, stored, dtype) for width in (workload.head_dim, workload.value_dim)
     )
+    return workload.batch_size * workload.num_kv_heads * cached_slots(workload) * token
 
 
 def eager_bytes(workload: Workload, device_kind: str) -> int | None:
     """Two score matrices at once: before and after the scaling, the mask or the softmax. [bytes]
 
-        max(2 · B · H_q · n_q · n_k · s, B · H_q · n_q · (n_k + d) · s)
+        max(2 · S, S + out),  S = B · H_q · n_q · n_k · s;  3 · S of a soft cap,
+        3 · S + 2 · B · H_q · n_q · s of sinks
 
-    The second term, probabilities and output, is the larger one when keys are fewer than d.
-    Scalars are left out. None for a decode of halves on CPU, where the matrix library makes
-    copies by rules of its own.
+    The second term, probabilities and output, is the larger one when keys are fewer than d. A soft
+    cap has its quotient and its tanh beside the scores, sinks the scores with one column more
+    before and after the softmax. Scalars are left out. None on CPU for halves whose queries are
+    fewer than their keys, where the matrix library makes copies by rules of its own.
     """
-    if device_kind == "cpu" and workload.q_len == 1 and dtype_named(workload.dtype).bytes < 4:
+    element_bytes = int(dtype_named(workload.dtype).bytes)
+    fewer = workload.q_len == 1 or workload.q_len < workload.kv_len
+    if device_kind == "cpu" and fewer and element_bytes < _FLOAT_BYTES:
         return None
     scores, output = _score_bytes(workload), _output_bytes(workload)
-    return max(2 * scores, scores + output)
+    at_once = 2 * scores if workload.softcap is None else 3 * scores
+    if workload.sink_logits:
+        at_once = 3 * scores + 2 * _num_rows(workload) * element_bytes
+    return max(at_once, scores + output)
 
 
 def math_cpu_bytes(workload: Workload) -> int:
@@ -98,8 +152,8 @@ def math_cpu_bytes(workload: Workload) -> int:
     scaled keys; scores beside probabilities, with a boolean for each and one a row, which tell
     rows that see nothing; probabilities beside the output, and of halves both once more, lowered.
     Operands are the scaled queries; of halves Q, K and V in float32; with shared KV heads K and V
-    repeated for every query head; of a mask its float form, n_q · n_k, which is of s₊ bytes where
-    torch makes it from ``is_causal`` and of s where it is given.
+    repeated for every query head; of a mask its float form, which is of s₊ bytes where torch makes
+    it from ``is_causal`` and of s where it is given.
 
     Source:
         torch 2.13, aten/src/ATen/native/transformers/attention.cpp,
@@ -109,22 +163,24 @@ def math_cpu_bytes(workload: Workload) -> int:
     raised = element_bytes < _FLOAT_BYTES
     wide = max(element_bytes, _FLOAT_BYTES)
     batch, num_q_heads, width = workload.batch_size, workload.num_q_heads, workload.head_dim
-    q_len, kv_len = workload.q_len, visible_kv_len(workload)
-    rows = batch * num_q_heads * q_len
+    kv_len, value_width = given_kv_len(workload), workload.value_dim
+    rows = _num_rows(workload)
     queries = rows * width * wide
     keys = batch * num_q_heads * kv_len * width * wide
     operands = queries
+    pair_bytes = kv_len * (width + value_width) * wide
     if raised:
-        operands += queries + 2 * batch * workload.num_kv_heads * kv_len * width * wide
+        operands += queries + batch * workload.num_kv_heads * pair_bytes
     if workload.num_kv_heads != num_q_heads:
-        operands += 2 * keys
-    if q_len > 1 and workload.variant != "full":
-        operands += q_len * kv_len * (wide if workload.variant == "causal" else element_bytes)
+        operands += batch * num_q_heads * pair_bytes
+    if _says_causal(workload):
+        operands += workload.q_len * kv_len * wide
+    operands += mask_elements(workload) * element_bytes
     scores = rows * kv_len
     lowered = element_bytes if raised else 0
     at_scores = scores * wide + keys
     at_softmax = scores * (2 * wide + 1) + rows + _SCALAR_BYTES
-    at_output = scores * (wide + lowered) + rows * width * (wide + lowered)
+    at_output = scores * (wide + lowered) + rows * value_width * (wide + lowered)
     return operands + max(at_scores, at_softmax, at_output)
 
 
@@ -136,22 +192,22 @@ def flash_cpu_bytes(workload: Workload, threads: int) -> int:
     The output, a log-sum a row, and for each thread a block of scores, two running figures a row,
     a block of output, and of halves the probabilities once more. b_q is 256 queries from n_q = 768
     up, 64 from 192 up, else 32; b_k is 512 keys; neither more than there are. A mask is turned
-    into floats, n_q · n_k · s. On processors with AMX halves are also repacked, which this leaves
-    out.
+    into floats of s bytes; a bias is one already. On processors with AMX halves are also repacked,
+    which this leaves out.
 
     Source:
         torch 2.13, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp; each term measured.
     """
     element_bytes = int(dtype_named(workload.dtype).bytes)
     wide = max(element_bytes, _FLOAT_BYTES)
-    q_len, kv_len = workload.q_len, visible_kv_len(workload)
+    q_len, kv_len = workload.q_len, given_kv_len(workload)
     q_block = min(q_len, 256 if q_len >= 768 else 64 if q_len >= 192 else 32)
     kv_block = min(kv_len, 512)
     a_thread = q_block * (kv_block + 2 + workload.head_dim) * wide
     if element_bytes < _FLOAT_BYTES:
         a_thread += q_block * kv_block * element_bytes
-    log_sums = workload.batch_size * workload.num_q_heads * q_len * wide
-    as_floats = mask_bytes(workload) * element_bytes
+    log_sums = _num_rows(workload) * wide
+    as_floats = 0 if bias_bytes(workload) else mask_elements(workload) * element_bytes
     return _output_bytes(workload) + log_sums + threads * a_thread + as_floats
 
 
@@ -166,15 +222,18 @@ def _flash_gpu_bytes(workload: Workload) -> int | None:
     """
     if workload.q_len == 1 or workload.head_dim % 8:
         return None
-    rows = workload.batch_size * workload.num_q_heads * workload.q_len
-    return _output_bytes(workload) + rows * _FLOAT_BYTES
+    return _output_bytes(workload) + _num_rows(workload) * _FLOAT_BYTES
+
+
+def _num_rows(workload: Workload) -> int:
+    """Queries of all heads of one layer."""
+    return workload.batch_size * workload.num_q_heads * workload.q_len
 
 
 def _score_bytes(workload: Workload) -> int:
-    rows = workload.batch_size * workload.num_q_heads * workload.q_len
-    return int(rows * visible_kv_len(workload) * dtype_named(workload.dtype).bytes)
+    element_bytes = int(dtype_named(workload.dtype).bytes)
+    return _num_rows(workload) * given_kv_len(workload) * element_bytes
 
 
 def _output_bytes(workload: Workload) -> int:
-    rows = workload.batch_size * workload.num_q_heads * workload.q_len
-    return int(rows * workload.head_dim * dtype_named(workload.dtype).bytes)
+    return _num_rows(workload) * workload.value_dim * int(dtype_named(workload.dtype).bytes)

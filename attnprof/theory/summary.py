@@ -14,16 +14,25 @@ from attnprof.theory.recurrent import (
     token_bytes,
 )
 from attnprof.theory.roofline import roofline_s
+from attnprof.theory.scopes import scope_bytes, scope_flops, scope_kv_bytes, scope_weight_bytes
 from attnprof.theory.traffic import attention_bytes, latent_weight_bytes, query_bytes
 from attnprof.workload import Workload
 
 
 def held_bytes(workload: Workload) -> int:
-    """Bytes of the tensors that a workload holds between calls: queries, keys and values, and the
-    weights of a latent; of a layer in attention's place its weights, tokens and state."""
+    """Bytes of the tensors that a workload holds between calls: what goes in, keys and values or
+    the state in their place, and weights. [bytes]"""
+    given = query_bytes(workload) if workload.mixer == "attention" else token_bytes(workload)
+    return given + theory_weight_bytes(workload) + theory_kv_bytes(workload)
+
+
+def theory_weight_bytes(workload: Workload) -> int:
+    """Bytes of all weights: of attention alone those of a latent, if it has one. [bytes]"""
     if workload.mixer != "attention":
-        return recurrent_weight_bytes(workload) + token_bytes(workload) + state_bytes(workload)
-    return query_bytes(workload) + latent_weight_bytes(workload) + theory_kv_bytes(workload)
+        return recurrent_weight_bytes(workload)
+    if workload.scope != "op":
+        return scope_weight_bytes(workload)
+    return latent_weight_bytes(workload)
 
 
 def theory_kv_bytes(workload: Workload) -> int:
@@ -31,6 +40,8 @@ def theory_kv_bytes(workload: Workload) -> int:
     of the state in their place; slots without a token are left out. [bytes]"""
     if workload.mixer != "attention":
         return state_bytes(workload)
+    if workload.scope != "op":
+        return scope_kv_bytes(workload)
     return sum(cached_bytes(part) for part in parts_of_step(workload))
 
 
@@ -50,13 +61,15 @@ def call_flops(workload: Workload) -> int:
     step = timed_step(workload)
     if step.mixer != "attention":
         return recurrent_flops(step)
-    return op_flops(step)
+    return op_flops(step) if step.scope == "op" else scope_flops(step)
 
 
 def call_bytes(workload: Workload) -> int:
     """Bytes that one timed call needs to move, over all layers. [bytes]"""
     step = timed_step(workload)
-    return recurrent_bytes(step) if step.mixer != "attention" else attention_bytes(step)
+    if step.mixer != "attention":
+        return recurrent_bytes(step)
+    return attention_bytes(step) if step.scope == "op" else scope_bytes(step)
 
 
 def theory_of(
