@@ -79,4 +79,4 @@ class Place:
             clip = len(position.table) // 2
             keys = position.table.double().to(distances.device)
             return (queries @ keys.T * scale).gather(1, distances.clamp(-clip, clip) + clip)
-        return None
+        return None if position is None else position.bias_of(head, distances)

@@ -45,6 +45,16 @@ class Position:
         """
         return None
 
+    def bias_of(self, head: int, distances: torch.Tensor) -> torch.Tensor | None:
+        """``constant_bias`` said once more, pair by pair and in float64, for the reference.
+
+        Of Alibi, T5's and Shaw's biases :mod:`attnprof.workloads.places` has formulas of its own.
+
+        Args:
+            distances: Of keys from queries, ``[rows, keys]``.
+        """
+        return None
+
     def embed(self, x: torch.Tensor, first: int) -> torch.Tensor:
         """What a layer is given, absolute positions added.
 
