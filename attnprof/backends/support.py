@@ -204,19 +204,29 @@ def unsupported_reason(workload: Workload, device_kind: str) -> str | None:
         return lacks
     if workload.mixer != "attention":
         return _mixer_reason(workload)
+    if workload.scope != "op":
+        return _scope_reason(backend, workload, device_kind)
     return (
-        _scope_reason(workload)
-        or _phase_reason(backend, workload, device_kind)
+        _going_reason(backend, workload, device_kind)
+        or _phase_reason(workload)
         or _cache_reason(backend, workload)
         or next(
             (
                 reason
-                for call in kernel_calls(workload)
+                for call in _calls(workload)
                 if (reason := _call_reason(backend, fitted(call, device_kind), device_kind))
             ),
             None,
         )
     )
+
+
+def _calls(workload: Workload) -> tuple[Workload, ...]:
+    """What kernels compute for a workload: of one that grows its last step, and its prompt."""
+    if workload.phase not in GROWING or workload.start_len is None:
+        return kernel_calls(workload)
+    calls = kernel_calls(workload.step(workload.kv_len))
+    return calls if workload.phase == "kv-growth" else (*calls, *kernel_calls(workload.prompt()))
 
 
 def fitted(call: Workload, device_kind: str) -> Workload:
@@ -238,22 +248,34 @@ def _mixer_reason(workload: Workload) -> str | None:
     return None
 
 
-def _scope_reason(workload: Workload) -> str | None:
-    if workload.scope != "op":
-        return f"scope {workload.scope!r} is not measured yet"
+def _scope_reason(backend: Backend, workload: Workload, device_kind: str) -> str | None:
+    """Why a layer, block or model cannot run: it cannot be built, or one of its attentions not."""
+    from attnprof.backends.scope_support import attention_calls, scope_reason
+
+    reason = scope_reason(workload) or _going_reason(backend, workload, device_kind)
+    if reason is not None:
+        return reason
+    reasons = (_call_reason(backend, call, device_kind) for call in attention_calls(workload))
+    return next((reason for reason in reasons if reason), None)
+
+
+def _going_reason(backend: Backend, workload: Workload, device_kind: str) -> str | None:
+    """Why the kernel does not go backward, or from length to length."""
+    phase = workload.phase
+    if phase == "train" and device_kind not in backend.trains_on:
+        return f"{backend.name} on {device_kind} does not go backward"
+    if phase in GROWING and not backend.grows:
+        return f"{backend.name} is compiled for one length, and a growing cache has many"
     return None
 
 
-def _phase_reason(backend: Backend, workload: Workload, device_kind: str) -> str | None:
+def _phase_reason(workload: Workload) -> str | None:
+    """Why a phase is not there for attention alone."""
     phase = workload.phase
     if workload.mla is not None and phase in ("mixed", "train"):
         return f"mla is not measured in phase {phase} yet"
-    if phase == "train" and device_kind not in backend.trains_on:
-        return f"{backend.name} on {device_kind} does not go backward"
     if phase == "train" and workload.position == "shaw":
         return "gradients of shaw's keys are not measured yet"
-    if phase in GROWING and not backend.grows:
-        return f"{backend.name} is compiled for one length, and a growing cache has many"
     if phase in GROWING and workload.position != "none":
         return f"position {workload.position!r} in phase {phase} is not measured yet"
     if phase in GROWING and workload.mla is not None:

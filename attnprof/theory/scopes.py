@@ -55,14 +55,14 @@ def stacks_of(workload: Workload) -> Stacks:
     """
     if workload.model is None:
         layer = plain_layer(workload)
-        attention = _alone(workload, workload.num_layers)
+        attention = alone(workload, workload.num_layers)
         if workload.attention == "cross":
             return Stacks((Stack(layer, workload.num_layers, (), attention),))
         return Stacks((Stack(layer, workload.num_layers, parts_of_step(attention)),))
     return _stacks_of_model(workload, load_model(workload.model))
 
 
-def _alone(workload: Workload, num_layers: int) -> Workload:
+def alone(workload: Workload, num_layers: int) -> Workload:
     """Attention alone, over as many layers, of a call forward."""
     return replace(
         workload, scope="op", position="none", num_layers=num_layers, weight_dtype=None,
@@ -143,6 +143,7 @@ def _stack(step: Workload, layer: Layer, count: int) -> Stack:
         source_len = step.source_len or step.kv_len
         at_source = replace(
             step, attention="cross", kv_len=source_len, kv_cache="cross", prefill_len=None,
+            phase="decode" if step.phase == "mixed" else step.phase,
             q_len=step.q_len + (step.prefill_len or 0),
         )  # fmt: skip
         cross = replace(_of_shape(at_source, layer.cross, count), variant="full", window_len=None)
@@ -158,7 +159,7 @@ def _of_shape(step: Workload, shape: Attention, count: int) -> Workload:
     is_latent = shape.kind == "mla"
     window_len = min(shape.window_len or 0, step.kv_len) if windowed else None
     return replace(
-        _alone(step, count), num_q_heads=shape.num_q_heads, num_kv_heads=shape.num_kv_heads,
+        alone(step, count), num_q_heads=shape.num_q_heads, num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
         v_head_dim=None if shape.v_head_dim == shape.head_dim else shape.v_head_dim,
         variant=variant, window_len=window_len, prefix_len=None, document_len=None, sink_len=None,

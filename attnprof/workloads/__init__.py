@@ -26,6 +26,10 @@ def build_operation(
         from attnprof.workloads.recurrent import RecurrentOp
 
         return RecurrentOp(workload, device, seed, kind)
+    if workload.scope != "op":
+        from attnprof.workloads.scopes import ScopeOperation
+
+        return ScopeOperation(workload, device, seed, kind)
     if workload.mla is not None:
         from attnprof.workloads.mla import MlaOp
 
@@ -52,6 +56,10 @@ def build_grower(
         UnsupportedError: The backend or the device lacks something.
         OutOfMemoryError: There is no room.
     """
+    if workload.scope != "op":
+        from attnprof.workloads.scopes import ScopeGrower
+
+        return ScopeGrower(workload, device, seed, kind)
     from attnprof.workloads.op_growth import OpGrower
 
     return OpGrower(workload, device, seed, kind)

@@ -4,8 +4,9 @@ Uses torch's first profiler: it counts the same bytes as Kineto's, which takes o
 the first time that it starts and writes to standard error each time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
@@ -25,6 +26,40 @@ def profiled(call: Callable[[], object], *, memory: bool = True) -> Profile:
     The peak is the largest running sum of bytes taken and given back, which is exact as long as
     the call frees nothing that was made before it; a call that compiles does, and is not weighed.
     """
+    operators: dict[str, None] = {}
+    held_bytes = peak_bytes = 0
+    for event in _events(call, memory=memory):
+        kind = str(event.kind())  # the stub says int, and it is a word
+        if kind == "memory_alloc":
+            held_bytes += event.cpu_memory_usage()
+            peak_bytes = max(peak_bytes, held_bytes)
+        elif kind == "push" and is_kernel(event.name()):
+            operators[event.name()] = None
+    return Profile(tuple(operators), peak_bytes)
+
+
+def part_peaks(call: Callable[[], object], names: Collection[str]) -> dict[str, int]:
+    """Run ``call``, whose parts are ranges of the profiler called ``names``; the most CPU bytes
+    that each held above the level before it."""
+    found: dict[str, int] = {}
+    inside: list[tuple[str, int]] = []  # operators under way, each with the bytes held before it
+    held_bytes = 0
+    for event in _events(call, memory=True):
+        match str(event.kind()):
+            case "push":
+                inside.append((event.name(), held_bytes))
+            case "pop" if inside:
+                inside.pop()
+            case "memory_alloc":
+                held_bytes += event.cpu_memory_usage()
+                for name, before in inside:
+                    if name in names:
+                        found[name] = max(found.get(name, 0), held_bytes - before)
+    return found
+
+
+def _events(call: Callable[[], object], *, memory: bool) -> list[Any]:
+    """What torch's profiler wrote down while ``call`` ran, in order."""
     config = ProfilerConfig(
         ProfilerState.CPU, False, memory, False, False, False, _ExperimentalConfig()
     )
@@ -33,16 +68,7 @@ def profiled(call: Callable[[], object], *, memory: bool = True) -> Profile:
         call()
     finally:
         threads = _disable_profiler_legacy()
-    operators: dict[str, None] = {}
-    held_bytes = peak_bytes = 0
-    for event in (event for thread in threads for event in thread):
-        kind = str(event.kind())  # the stub says int, and it is a word
-        if kind == "memory_alloc":
-            held_bytes += event.cpu_memory_usage()
-            peak_bytes = max(peak_bytes, held_bytes)
-        elif kind == "push" and is_kernel(event.name()):
-            operators[event.name()] = None
-    return Profile(tuple(operators), peak_bytes)
+    return [event for thread in threads for event in thread]
 
 
 def is_kernel(operator: str) -> bool:

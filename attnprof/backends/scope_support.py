@@ -1,0 +1,111 @@
+"""A workload of scope layer, block or model -> why it cannot be built, and the attentions in it.
+
+Like :mod:`attnprof.backends.support`, which asks here, it knows before anything is built.
+"""
+
+import functools
+from dataclasses import replace
+
+from attnprof.errors import UsageError
+from attnprof.models.architecture import Architecture, AttentionBlock
+from attnprof.models.build_architecture import architecture_of
+from attnprof.theory.calls import kernel_calls
+from attnprof.theory.scopes import alone
+from attnprof.workload import GROWING, Workload
+
+_OF_THE_MODEL = {
+    "position": "none", "mla": None, "softcap": None, "sink_logits": False, "attention": "self",
+    "prefix_len": None, "document_len": None, "sink_len": None,
+}  # fmt: skip
+"""Axes that a model has its own of, and what they are then."""
+
+
+@functools.lru_cache(maxsize=64)
+def _architecture(model: str, digest: str | None) -> Architecture:
+    return architecture_of(model)
+
+
+def scope_reason(workload: Workload) -> str | None:
+    """Why a workload of more than attention cannot be built, or None when it can."""
+    if workload.model is None:
+        return _plain_reason(workload)
+    try:
+        architecture = _architecture(workload.model, workload.model_digest)
+    except UsageError as error:
+        return str(error)
+    return _model_reason(workload, architecture)
+
+
+def _plain_reason(w: Workload) -> str | None:
+    if w.mla is None:
+        return None
+    if w.variant not in ("full", "causal", "sliding"):
+        return f"mla at scope {w.scope} sees all, its past or a window of it, not {w.variant}"
+    if w.sink_logits:
+        return f"mla at scope {w.scope} has no logits of sinks"
+    if w.mla == "expanded" and w.kv_cache == "latent":
+        return f"mla over a latent cache is absorbed at scope {w.scope}; scope op has it expanded"
+    if w.mla == "absorbed" and (w.phase in ("prefill", "train", "mixed") or w.kv_cache == "none"):
+        return f"what has no tokens before it is expanded at scope {w.scope}: mla expanded"
+    if w.mla == "absorbed" and w.weight_dtype is not None:
+        return f"absorbed weights are multiplied as they are, not as {w.weight_dtype}"
+    return None
+
+
+def _model_reason(w: Workload, architecture: Architecture) -> str | None:
+    for axis, own in _OF_THE_MODEL.items():
+        if getattr(w, axis) != own:
+            return f"{axis} {getattr(w, axis)}: a model has its own"
+    if w.num_layers > architecture.num_layers:
+        return f"{w.model} has {architecture.num_layers} layers, not {w.num_layers}"
+    blocks = architecture.first(w.num_layers).blocks
+    is_encoder = all(block.attention.variant == "full" for block in blocks)
+    longest = max(w.kv_len, w.prefill_len or 0)
+    if w.scope == "model" and architecture.num_positions is not None:
+        room = architecture.num_positions - architecture.first_position
+        if longest > room:
+            return f"{w.model} has a table of {room} positions, and a sequence has {longest}"
+    if is_encoder and w.phase not in ("prefill", "train"):
+        return f"{w.model} is an encoder: prefill and train, not {w.phase}"
+    if w.min_len is not None and not is_encoder:
+        return f"min_len {w.min_len}: {w.model} is no encoder, whose batches are padded"
+    has_cross = any(block.cross is not None for block in blocks)
+    if has_cross:
+        return f"{w.model} reads a source, and is not measured yet"
+    if w.kv_cache == "latent" and not all(block.attention.latent for block in blocks):
+        return f"{w.model} has no latent to cache: kv_cache contiguous, static or paged"
+    if w.kv_cache == "latent" and w.weight_dtype is not None:
+        return f"absorbed weights are multiplied as they are, not as {w.weight_dtype}"
+    return None
+
+
+def attention_calls(workload: Workload) -> tuple[Workload, ...]:
+    """The attentions of all kinds of layers in a call, as workloads of scope op."""
+    if workload.model is None:
+        return kernel_calls(alone(_last_step(workload), workload.num_layers))
+    architecture = _architecture(workload.model, workload.model_digest)
+    kinds = dict.fromkeys(
+        block.attention for block in architecture.first(workload.num_layers).blocks
+    )
+    step = _last_step(workload)
+    return tuple(call for block in kinds for call in kernel_calls(_of_block(step, block)))
+
+
+def _last_step(workload: Workload) -> Workload:
+    return workload.step(workload.kv_len) if workload.phase in GROWING else workload
+
+
+def _of_block(step: Workload, block: AttentionBlock) -> Workload:
+    window_len = None if block.window_len is None else min(block.window_len, step.kv_len)
+    is_absorbed = step.kv_cache == "latent" and step.q_len < step.kv_len
+    latent = block.latent
+    return replace(
+        alone(step, 1), num_q_heads=block.num_q_heads, num_kv_heads=block.num_kv_heads,
+        head_dim=block.head_dim,
+        v_head_dim=None if block.v_head_dim == block.head_dim else block.v_head_dim,
+        variant=block.variant, window_len=window_len, softcap=block.softcap,
+        sink_logits=block.sinks, position="none" if block.relative is None else "t5",
+        mla=None if latent is None else "absorbed" if is_absorbed else "expanded",
+        kv_lora_rank=None if latent is None else latent.kv_rank,
+        rope_head_dim=None if latent is None else latent.rope_dim,
+    )  # fmt: skip

@@ -1,0 +1,301 @@
+"""A call of layers, blocks or a model -> whether it is right: held against its float64 twin."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from attnprof.measured import Check
+from attnprof.workload import Workload
+from attnprof.workloads.networks import Network, attention_blocks, build_network
+from attnprof.workloads.precision import rms_error
+from attnprof.workloads.transformer.ffn import MixtureOfExperts
+from attnprof.workloads.transformer.model import Transformer, last_rows
+from attnprof.workloads.transformer.step import Segment
+from attnprof.workloads.twin import Twin
+
+if TYPE_CHECKING:
+    from attnprof.workloads.scopes import ScopeOperation
+
+# Times the rounding error that a row is expected to have. An error here is a root mean square over
+# a row, which varies little; what is left is how scores, norms and sums amplify it.
+SAFETY = 4.0
+ROUNDINGS = 8  # of a layer that add up like a random walk
+CHECKED_SEQUENCES = 2
+MAX_FLOPS = 2e11  # of a twin: some ten seconds of two cores
+MAX_OUTER_BYTES = 2**31  # of embedding and head in float64
+LOOKS_BACK = ("causal", "sliding", "chunked", "packed", "sink")
+_STORED_ERRORS = {"float8_e4m3fn": 2**-4, "float8_e5m2": 2**-3, "int8": 2**-8, "int4": 2**-4}
+
+
+def unit_of(dtype: str) -> float:
+    """Largest relative error of rounding to a type of the arithmetic. [1]
+
+    >>> unit_of("bfloat16") == 2**-8
+    True
+    """
+    return 2**-11 if dtype == "tf32" else torch.finfo(getattr(torch, dtype)).eps / 2
+
+
+def bound_of(workload: Workload, num_layers: int, width: int) -> float:
+    """The largest share of a row's root mean square by which it may differ. [1]
+
+        SAFETY · √(R · L + 1) · (u + u₃₂ · √width + √(u · u_kv))
+
+    R roundings a layer add up like a random walk over L layers; sums of ``width`` products round
+    as they go, of halves in float32. The last term is of quantised caches alone: a new key that
+    lies at the edge of two codes becomes the one or the other by the rounding before it.
+    """
+    unit = unit_of(workload.dtype)
+    each = unit + min(unit, unit_of("float32")) * math.sqrt(width)
+    if workload.kv_dtype is not None:
+        each += math.sqrt(unit * _stored_error(workload.kv_dtype))
+    return SAFETY * math.sqrt(ROUNDINGS * num_layers + 1) * each
+
+
+def _stored_error(stored: str) -> float:
+    return _STORED_ERRORS.get(stored) or unit_of(stored)
+
+
+def _stored_bound(workload: Workload, num_layers: int) -> float:
+    """What weights and caches of narrower types may change of a row's root mean square. [1]"""
+    stored = [one for one in (workload.kv_dtype, workload.weight_dtype) if one is not None]
+    worst = sum(_stored_error(one) for one in stored)
+    return SAFETY * math.sqrt(ROUNDINGS * num_layers + 1) * worst
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of a call its twin computes."""
+
+    num_layers: int
+    num_sequences: int
+    num_tokens: int  # the first of each sequence: those that look back alone need no later ones
+    is_whole: bool  # the output itself; else the states after so many layers
+
+    def words(self, workload: Workload) -> str:
+        found = "float64"
+        if not self.is_whole:
+            found += f", states after {self.num_layers} of {workload.num_layers} layers"
+            if self.num_tokens < workload.q_len:
+                found += f", first {self.num_tokens} tokens"
+            if workload.phase == "train":
+                found += ", forward alone"
+        return found
+
+
+def extent_of(op: "ScopeOperation") -> Extent:
+    """All of a call where the twin affords it: two sequences, and as many layers and tokens."""
+    workload, network = op.workload, op.inputs.network
+    blocks = attention_blocks(network)
+    trains = workload.phase == "train"
+    num_sequences = workload.batch_size
+    if not trains and workload.min_len is None:
+        num_sequences = min(CHECKED_SEQUENCES, num_sequences)
+    num_tokens = most_tokens = max(one.num_tokens for one in op.inputs.segments)
+
+    def flops(num_tokens: int) -> float:
+        rows = num_sequences * num_tokens
+        pairs = rows * (workload.kv_len - most_tokens + num_tokens)
+        worked = sum(_active_params(block) for block in network.blocks) / len(blocks)
+        width = blocks[0].num_q_heads * (blocks[0].head_dim + blocks[0].v_head_dim)
+        return (3 if trains else 1) * (2 * worked * rows + 2 * width * pairs)
+
+    truncates = (
+        not trains and workload.phase == "prefill" and workload.attention == "self"
+        and all(block.variant in LOOKS_BACK for block in blocks)
+        and workload.position != "rope-dynamic"
+    )  # fmt: skip
+    while truncates and num_tokens > 1 and flops(num_tokens) > MAX_FLOPS:
+        num_tokens = -(-num_tokens // 2)
+    num_layers = max(1, min(len(blocks), int(MAX_FLOPS / flops(num_tokens))))
+    is_whole = num_layers == len(blocks) and num_tokens == most_tokens and _fits(network)
+    return Extent(num_layers, num_sequences, num_tokens, is_whole)
+
+
+def _active_params(block: nn.Module) -> float:
+    """Parameters of a layer that one token meets."""
+    total = float(sum(weight.numel() for weight in block.parameters()))
+    for part in block.modules():
+        if isinstance(part, MixtureOfExperts):
+            idle = 1 - part.experts.num_active / part.experts.num_experts
+            total -= idle * (part.up.numel() + part.down.numel())
+    return total
+
+
+def _fits(network: Network) -> bool:
+    within = {id(weight) for weight in network.blocks.parameters()}
+    outer = (weight for weight in network.parameters() if id(weight) not in within)
+    return 8 * sum(weight.numel() for weight in outer) <= MAX_OUTER_BYTES
+
+
+def held_against_twin(op: "ScopeOperation", output: torch.Tensor) -> Check:
+    """Compare a call's rows, and the gradients of a training step, with float64.
+
+    Every row has a bound, :func:`bound_of` times its own root mean square, and so has every
+    gradient as a whole. The error and the bound that are reported are those of the row or gradient
+    that comes closest to its bound, or lies furthest beyond it.
+    """
+    extent = extent_of(op)
+    trains = op.workload.phase == "train" and extent.is_whole
+    with torch.inference_mode(False), torch.set_grad_enabled(trains):
+        chosen = _choices(op, extent)
+        twin = Twin(op, extent.num_sequences, extent.num_tokens)
+        exact = _computed(op, op.inputs.network, twin, extent, chosen)
+        found = _found(op, extent, output)
+    bound = bound_of(op.workload, extent.num_layers, _widest(op.inputs.network))
+    worst = max(
+        (_worst_row(one, other, bound) for one, other in zip(found, exact, strict=True)),
+        key=lambda pair: pair[0] / pair[1],
+    )
+    passed = worst[0] <= worst[1] and twin.worst_gap <= bound
+    lost = rms_error(found[0], exact[0])
+    if op.workload.kv_dtype is not None or op.workload.weight_dtype is not None:
+        unrounded = _unrounded(op, extent, chosen)
+        lost = rms_error(found[0], unrounded)
+        passed = passed and lost <= bound + _stored_bound(op.workload, extent.num_layers)
+    return Check(
+        passed=passed,
+        max_abs_error=worst[0] if math.isfinite(worst[0]) else None,
+        bound=worst[1],
+        rows=found[0].shape[0],
+        reference=extent.words(op.workload),
+        rms_error=lost if math.isfinite(lost) else None,
+    )
+
+
+def _worst_row(found: torch.Tensor, exact: torch.Tensor, bound: float) -> tuple[float, float]:
+    """Error and bound of the row that is the worst; what has no rows is one."""
+    found, exact = (one.double().reshape(-1, one.shape[-1]) for one in (found, exact))
+    errors = (found.to(exact.device) - exact).square().mean(-1).sqrt()
+    errors = errors.nan_to_num(nan=math.inf, posinf=math.inf)
+    bounds = bound * exact.square().mean(-1).sqrt() + torch.finfo(torch.float32).tiny
+    at = int((errors / bounds).argmax())
+    return float(errors[at]), float(bounds[at])
+
+
+def _computed(
+    op: "ScopeOperation", network: Network, twin: Twin, extent: Extent,
+    chosen: dict[int, torch.Tensor],
+) -> list[torch.Tensor]:  # fmt: skip
+    """The twin's rows, and of a whole training step its gradients in the order of the call's."""
+    step, given = twin.step(), twin.given(op.inputs.given)
+    trains = op.workload.phase == "train" and extent.is_whole
+    leaves = [one.requires_grad_() for one in given if trains and one.is_floating_point()]
+    shell = None
+    if isinstance(network, Transformer) and network.head is not None and extent.is_whole:
+        shell = twin.around(network)
+    x = twin.embedded(network, given, step, shell)
+    layers = []
+    for layer in twin.layers(network, extent.num_layers, chosen):
+        x = layer(x, step)
+        layers += [layer] if trains else []
+    if shell is not None:
+        from attnprof.workloads.scopes import wants_last
+
+        x = shell.logits(last_rows(x, step) if wants_last(op.workload) else x, step)
+    if not trains:
+        return [x]
+    assert op.inputs.gradient is not None
+    torch.autograd.backward(x, op.inputs.gradient.double().to(x.device))
+    weights = [weight for layer in layers for weight in layer.parameters()]
+    weights += [] if shell is None else list(shell.parameters())
+    gradients = [one.grad for one in (*leaves, *weights)]
+    return [x.detach(), *(_as_rows(one) for one in gradients if one is not None)]
+
+
+def _found(op: "ScopeOperation", extent: Extent, output: torch.Tensor) -> list[torch.Tensor]:
+    """What the call gave, where the twin gives it too."""
+    from attnprof.workloads.scopes import wants_last
+
+    inputs, network = op.inputs, op.inputs.network
+    segments = inputs.segments
+    if not extent.is_whole:
+        step = network.step(segments, keeps=False)
+        with op.pinned(), torch.no_grad():
+            x = network.embedded(inputs.given, step)
+            for block in network.blocks[: extent.num_layers]:
+                x = block(x, step)
+        return [x[kept_rows(segments, extent)]]
+    if op.workload.phase != "train":
+        has_head = isinstance(network, Transformer) and network.head is not None
+        last = [replace(one, num_tokens=1) for one in segments]
+        are_last = has_head and wants_last(op.workload)
+        return [output[kept_rows(last if are_last else segments, extent)]]
+    within = [weight for block in network.blocks for weight in block.parameters()]
+    known = {id(weight) for weight in within}
+    outer = [weight for weight in network.parameters() if id(weight) not in known]
+    states = [one for one in inputs.given if one.requires_grad]
+    gradients = [one.grad for one in (*states, *within, *outer)]
+    return [output, *(_as_rows(one) for one in gradients if one is not None)]
+
+
+def _as_rows(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient as one row: small parts of it may be sums that cancel."""
+    return gradient.reshape(1, -1)
+
+
+def kept_rows(segments: Sequence[Segment], extent: Extent) -> torch.Tensor:
+    """Which rows of a call the twin has: of the first sequences, the first tokens."""
+    found, start = [], 0
+    for segment in segments:
+        rows = torch.arange(segment.num_rows).view(segment.batch_size, segment.num_tokens)
+        found.append(start + rows[: extent.num_sequences, : extent.num_tokens].flatten())
+        start += segment.num_rows
+    return torch.cat(found)
+
+
+def _widest(network: Network) -> int:
+    return max(weight.shape[-1] for weight in network.blocks.parameters())
+
+
+def _unrounded(
+    op: "ScopeOperation", extent: Extent, chosen: dict[int, torch.Tensor]
+) -> torch.Tensor:
+    """The twin's rows with weights and cached keys that were never stored as anything narrower."""
+    network = op.inputs.network
+    if op.workload.weight_dtype is not None:
+        plain = replace(op.workload, weight_dtype=None)
+        fresh = build_network(plain, op.device, op.seed)
+        pairs = zip(network.modules(), fresh.modules(), strict=True)
+        chosen = {id(new): chosen[id(old)] for old, new in pairs if id(old) in chosen}
+        network = fresh
+    with torch.inference_mode(False), torch.no_grad():
+        twin = Twin(op, extent.num_sequences, extent.num_tokens, exact=True)
+        return _computed(op, network, twin, extent, chosen)[0]
+
+
+def _choices(op: "ScopeOperation", extent: Extent) -> dict[int, torch.Tensor]:
+    """The experts that a call chooses for the twin's rows, by module."""
+    network = op.inputs.network
+    parts = [one for one in network.blocks.modules() if isinstance(one, MixtureOfExperts)]
+    if not parts:
+        return {}
+    found: dict[int, torch.Tensor] = {}
+    rows = kept_rows(op.inputs.segments, extent)
+    with _recorded(parts, found), torch.no_grad(), op.pinned():
+        network.run(op.inputs.given, network.step(op.inputs.segments, keeps=False))
+    return {key: chosen[rows.to(chosen.device)] for key, chosen in found.items()}
+
+
+@contextmanager
+def _recorded(parts: Sequence[MixtureOfExperts], found: dict[int, Any]) -> Iterator[None]:
+    def recording(part: MixtureOfExperts) -> Any:
+        def route(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            chosen, weights = MixtureOfExperts.route(part, x)
+            found[id(part)] = chosen
+            return chosen, weights
+
+        return route
+
+    for part in parts:
+        object.__setattr__(part, "route", recording(part))
+    try:
+        yield
+    finally:
+        for part in parts:
+            object.__delattr__(part, "route")
