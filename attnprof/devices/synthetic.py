@@ -4,6 +4,7 @@ Its clock is virtual: a sweep that would take minutes takes milliseconds. No tor
 """
 
 import fnmatch
+import itertools
 import math
 import os
 import random
@@ -13,23 +14,31 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from attnprof.dtypes import dtype_named
 from attnprof.errors import OutOfMemoryError, UnsupportedError, UsageError, nearest
 from attnprof.measured import Check, Energy, GrowthPoint, Memory, Part, Samples, WarmUp
-from attnprof.theory.flops import attention_flops
-from attnprof.theory.kv_cache import kv_bytes
+from attnprof.theory.flops import products_flops
+from attnprof.theory.kv_cache import cached_len, cached_slots, copy_overshoot_bytes
 from attnprof.theory.memory import peak_activation_bytes
-from attnprof.theory.traffic import attention_bytes, query_bytes
+from attnprof.theory.scopes import stacks_of
+from attnprof.theory.summary import (
+    call_bytes,
+    call_flops,
+    held_bytes,
+    theory_kv_bytes,
+    theory_weight_bytes,
+)
 from attnprof.units import parse_bytes, parse_seconds
-from attnprof.workload import PAGED_BLOCK_TOKENS, Workload
+from attnprof.workload import GROWING, Workload
 
 MIN_SAMPLE_S = 1e-3
 WARM_CALLS = 4
 FIRST_CALL_FACTOR = 5.0
 QUADRATIC_BACKENDS = ("eager", "math")
+SLIVER = 0.01  # of a call, for each part that multiplies no matrices
 RULERS_S = {"matmul_s": 1e-3, "copy_s": 2e-3}
 
 # What a law may say, least and most; of what is not named here, anything from zero up.
@@ -225,8 +234,18 @@ class SyntheticCell:
         self._base_s *= math.exp(self._random.gauss(0, device.law.launch))
 
     def check(self) -> Check:
+        """Right unless the law says otherwise; what rounding costs is a step of the coarsest type
+        that anything is kept in."""
         wrong = _named(self.workload, self._device.law.wrong)
-        return Check(passed=not wrong, max_abs_error=1.0 if wrong else 0.0, bound=1e-6, rows=1)
+        workload = self.workload
+        kept = (workload.dtype, workload.cached_dtype, workload.weight_dtype or workload.dtype)
+        return Check(
+            passed=not wrong,
+            max_abs_error=1.0 if wrong else 0.0,
+            bound=1e-6,
+            rows=1,
+            rms_error=max(dtype_named(name).epsilon for name in kept),
+        )
 
     def warm_up(self, limit_s: float) -> WarmUp:
         calls = [FIRST_CALL_FACTOR * self._call_s(), *(self._call_s() for _ in range(WARM_CALLS))]
@@ -263,14 +282,18 @@ class SyntheticCell:
         assert workload.start_len is not None
         self._fail_as_wished()
         time.sleep(law.pace)
-        points = []
-        for kv_len in range(workload.start_len + 1, workload.kv_len + 1):
-            self._base_s = _bare_s(law, _step(workload, kv_len)) * _slowness(law, workload)
+        points: list[GrowthPoint] = []
+        total_s = 0.0
+        steps = [] if workload.phase != "generate" else [workload.prompt()]
+        lengths = range(workload.start_len + 1, workload.kv_len + 1)
+        for step in itertools.chain(steps, map(workload.step, lengths)):
+            self._base_s = _bare_s(law, step) * _slowness(law, workload)
             step_s = self._call_s()
-            useful, allocated, peak = cache_bytes(workload, kv_len)
+            total_s += step_s
+            useful, allocated, peak = cache_bytes(workload, step.kv_len)
             points.append(GrowthPoint(
-                kv_len=kv_len, wall_s=step_s, cpu_s=step_s, useful_bytes=useful,
-                allocated_bytes=allocated, peak_bytes=peak,
+                kv_len=step.kv_len, wall_s=step_s, cpu_s=step_s, useful_bytes=useful,
+                allocated_bytes=allocated, peak_bytes=peak, total_s=total_s, total_cpu_s=total_s,
             ))  # fmt: skip
         return tuple(points)
 
@@ -278,12 +301,24 @@ class SyntheticCell:
         _, allocated, _ = cache_bytes(self.workload, self.workload.kv_len)
         return Memory(
             kv_bytes=allocated,
+            weight_bytes=theory_weight_bytes(self.workload),
             peak_activation_bytes=activation_bytes(self.workload),
             meter="virtual",
         )
 
     def parts(self, limit_s: float) -> tuple[Part, ...]:
-        return ()
+        """The law's time by the FLOP of each part; of norms, positions and caches a sliver."""
+        if self.workload.scope == "op" or self.workload.mixer != "attention":
+            return ()
+        shares = part_shares(self.workload)
+        peak_bytes = activation_bytes(self.workload)
+        return tuple(
+            Part(
+                name=name, wall_s=share * self._base_s, cpu_s=share * self._base_s,
+                peak_bytes=round(share * peak_bytes),
+            )
+            for name, share in shares.items()
+        )  # fmt: skip
 
     def energy(self) -> Energy | None:
         return None
@@ -347,36 +382,26 @@ def law_s(law: Law, workload: Workload) -> float:
 
     The step of a growing cache is the median one's.
     """
-    if workload.phase == "kv-growth":
+    if workload.phase in GROWING:
         assert workload.start_len is not None
         ends = (workload.start_len + 1, workload.kv_len)
-        bare_s = statistics.fmean(_bare_s(law, _step(workload, kv_len)) for kv_len in ends)
+        bare_s = statistics.fmean(_bare_s(law, workload.step(kv_len)) for kv_len in ends)
     else:
         bare_s = _bare_s(law, workload)
     return bare_s * _slowness(law, workload)
 
 
 def _bare_s(law: Law, workload: Workload) -> float:
-    flops = workload.num_layers * attention_flops(workload.shape, workload.mask)
     return (
         law.t0
-        + flops / (law.compute_efficiency * law.flops)
-        + attention_bytes(workload) / (law.memory_efficiency * law.bandwidth)
+        + call_flops(workload) / (law.compute_efficiency * law.flops)
+        + call_bytes(workload) / (law.memory_efficiency * law.bandwidth)
     )
 
 
 def _slowness(law: Law, workload: Workload) -> float:
     named = (factor for pattern, factor in law.slow if _named(workload, (pattern,)))
     return math.prod(named) * (2.0 if _named(workload, law.throttle) else 1.0)
-
-
-def _step(workload: Workload, kv_len: int) -> Workload:
-    return replace(workload, phase="decode", kv_len=kv_len, start_len=None)
-
-
-def held_bytes(workload: Workload) -> int:
-    """Queries, keys and values that the workload keeps between calls."""
-    return query_bytes(workload) + _kv_bytes(workload, workload.batch_size * workload.kv_len)
 
 
 def activation_bytes(workload: Workload) -> int:
@@ -388,29 +413,40 @@ def activation_bytes(workload: Workload) -> int:
     size = dtype_named(workload.dtype).bytes
     rows = workload.batch_size * workload.num_q_heads * workload.q_len
     scores = rows * workload.kv_len if workload.backend in QUADRATIC_BACKENDS else 0
-    return int(size * (rows * workload.head_dim + scores))
+    return int(size * (rows * workload.value_dim + scores))
 
 
 def cache_bytes(workload: Workload, kv_len: int) -> tuple[int, int, int]:
-    """Bytes useful, allocated, and at the highest of the step that appends token ``kv_len``: with
-    a contiguous cache the last layer's old V is then still beside the new one, its old K gone."""
-    useful = _kv_bytes(workload, workload.batch_size * kv_len)
-    if workload.kv_cache == "static":
-        allocated = _kv_bytes(workload, workload.batch_size * workload.kv_len)
-        return useful, allocated, allocated
-    if workload.kv_cache == "paged":
-        slots = math.ceil(kv_len / PAGED_BLOCK_TOKENS) * PAGED_BLOCK_TOKENS
-        allocated = _kv_bytes(workload, workload.batch_size * slots)
-        return useful, allocated, allocated
-    old = _kv_bytes(workload, workload.batch_size * (kv_len - 1)) // workload.num_layers
-    return useful, useful, useful + old // 2
+    """Bytes useful, allocated, and at the highest of the step that appends token ``kv_len``.
+
+    Where there is no cache a growth holds nothing, and another call what it is given.
+    """
+    if workload.phase in GROWING:
+        if workload.kv_cache == "none":
+            return 0, 0, 0
+        useful = theory_kv_bytes(workload.step(kv_len))
+    else:
+        useful = theory_kv_bytes(workload)
+    if workload.mixer != "attention":
+        return useful, useful, useful
+    allocated = useful * cached_slots(workload, kv_len) // cached_len(workload, kv_len)
+    return useful, allocated, allocated + copy_overshoot_bytes(workload, kv_len)
 
 
-def _kv_bytes(workload: Workload, num_tokens: int) -> int:
-    return kv_bytes(
-        num_tokens,
-        num_layers=workload.num_layers,
-        num_kv_heads=workload.num_kv_heads,
-        head_dim=workload.head_dim,
-        dtype=workload.cached_dtype,
-    )
+def part_shares(workload: Workload) -> dict[str, float]:
+    """What each part of a layer, block or model takes of a call, by its FLOP."""
+    flops: dict[str, float] = {}
+    for stack in stacks_of(workload).layers:
+        cross = () if stack.cross is None else (stack.cross,)
+        products = sum(products_flops(one) for one in (*stack.attentions, *cross))
+        flops["attention"] = flops.get("attention", 0.0) + products
+        tokens = workload.batch_size * workload.q_len
+        for matrix in stack.layer.matrices:
+            name = "projection" if matrix.role in ("attention", "mixer") else "ffn"
+            product = 2 * stack.count * matrix.num_active_params * tokens
+            flops[name] = flops.get(name, 0.0) + product
+    slivers = {"position": SLIVER, "cache": SLIVER, "norm": SLIVER, "other": SLIVER}
+    if workload.scope == "layer":
+        del slivers["norm"]
+    rest = (1 - sum(slivers.values())) / sum(flops.values())
+    return {name: count * rest for name, count in flops.items()} | slivers

@@ -108,3 +108,21 @@ def allocated_bytes(workload: Workload, length: int | None = None) -> int:
     """The same of all slots that are there for them, used or not. [bytes]"""
     slots = cached_slots(workload, length)
     return workload.batch_size * slots * cached_token_bytes(workload)
+
+
+def copy_overshoot_bytes(workload: Workload, length: int) -> int:
+    """Bytes that a contiguous cache holds beyond what it leaves, when token ``length`` comes: the
+    old values of the last layer beside the new ones, before their scales are copied. [bytes]
+
+        B · H_kv · ((length − 1) · value's elements − length's scales), or the keys' where larger
+    """
+    if workload.kv_cache != "contiguous" or length < 2:
+        return 0
+    stored, dtype = workload.cached_dtype, workload.dtype
+    planes = []
+    for width in (workload.head_dim, workload.value_dim):
+        whole = head_bytes(width, stored, dtype)
+        codes = head_bytes(width, stored, stored)
+        planes += [size for size in (codes, whole - codes) if size]
+    beyond = [(length - 1) * size - sum(planes[at + 1 :]) for at, size in enumerate(planes)]
+    return workload.batch_size * workload.num_kv_heads * max(0, *beyond)

@@ -1,15 +1,21 @@
+import itertools
 import math
 import statistics
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
+from attnprof.combinations import problem
 from attnprof.devices import open_device
 from attnprof.devices.synthetic import Law, law_s, open_synthetic, parse_law
 from attnprof.errors import OutOfMemoryError, UnsupportedError, UsageError
 from attnprof.theory.flops import attention_flops
+from attnprof.theory.summary import theory_kv_bytes, theory_weight_bytes
 from attnprof.theory.traffic import attention_bytes
-from attnprof.workload import Workload
+from attnprof.workload import GROWING, KV_CACHES, Workload, checked
 
 PREFILL = Workload(backend="flash", q_len=4096, kv_len=4096, num_layers=2)
 GROWTH = Workload(
@@ -158,3 +164,120 @@ def test_a_setting_given_twice_is_refused() -> None:
 def test_what_a_device_does_not_take_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="takes no"):
         open_device(name)
+
+
+SHAPE = Workload(
+    backend="eager", q_len=16, kv_len=16, num_q_heads=4, num_kv_heads=2, head_dim=8, num_layers=2
+)
+SCOPES: list[dict[str, Any]] = [
+    {},
+    {"scope": "layer"},
+    {"scope": "block", "ffn": "gated", "ffn_dim": 32},
+    {"scope": "block", "ffn": "moe", "ffn_dim": 32, "num_experts": 4, "num_active_experts": 2},
+    {"scope": "model", "model": "llama-3.2-1b"},
+    {"scope": "model", "model": "gemma-3-270m"},
+    {"scope": "model", "model": "deepseek-v3"},
+    {"scope": "model", "model": "bart-base"},
+]
+PHASE_SIZES: dict[str, dict[str, Any]] = {
+    "prefill": {},
+    "train": {},
+    "chunked-prefill": {"q_len": 4},
+    "decode": {"q_len": 1},
+    "verify": {"q_len": 3},
+    "mixed": {"q_len": 1, "prefill_len": 8},
+    "kv-growth": {"q_len": 1, "start_len": 3},
+    "generate": {"q_len": 1, "start_len": 3},
+}
+SIGHTS: list[dict[str, Any]] = [
+    {},
+    {"variant": "full"},
+    {"variant": "sliding", "window_len": 5},
+    {"variant": "chunked", "window_len": 5},
+    {"variant": "prefix-lm", "prefix_len": 5},
+    {"variant": "packed", "document_len": 4},
+    {"variant": "sink", "window_len": 5, "sink_len": 2},
+    {"variant": "full", "min_len": 4, "batch_size": 3},
+    {"attention": "cross", "variant": "full", "kv_cache": "cross"},
+]
+HEADS: list[dict[str, Any]] = [
+    {},
+    {"v_head_dim": 4},
+    {"softcap": 20.0, "sink_logits": True},
+    {"num_kv_heads": 4, "mla": "expanded", "kv_lora_rank": 6, "rope_head_dim": 4},
+    {"num_kv_heads": 4, "mla": "absorbed", "kv_lora_rank": 6, "rope_head_dim": 4},
+]
+MIXED_IN: list[dict[str, Any]] = [
+    {},
+    {"mixer": "lstm", "scope": "layer"},
+    {"mixer": "linear", "scope": "layer"},
+    {"position": "rope"},
+    {"position": "alibi"},
+    {"position": "learned"},
+    {"kv_dtype": "int8"},
+    {"kv_dtype": "int4"},
+    {"dtype": "bfloat16"},
+    {"dtype": "tf32"},
+    {"weight_dtype": "int8"},
+    {"checkpointing": True},
+    {"block_tokens": 3},
+]
+
+
+@st.composite
+def sensible_workloads(draw: st.DrawFn) -> Workload:
+    phase = draw(st.sampled_from(sorted(PHASE_SIZES)))
+    cached = {"kv_cache": draw(st.sampled_from(KV_CACHES))}
+    changes: dict[str, Any] = {"phase": phase, **PHASE_SIZES[phase], **cached}
+    for choices in (SCOPES, SIGHTS, HEADS, MIXED_IN):
+        changes |= draw(st.sampled_from(choices))
+    workload = replace(SHAPE, **changes)
+    assume(problem(workload) is None)
+    return checked(workload)
+
+
+@given(workload=sensible_workloads())
+@settings(
+    max_examples=150, deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)  # fmt: skip
+def test_whatever_makes_sense_runs_by_the_law(workload: Workload) -> None:
+    cell = open_synthetic("synthetic?noise=0").build(workload, seed=1)
+    check = cell.check()
+    assert check.passed and check.rms_error is not None and check.rms_error > 0
+    memory = cell.weigh()
+    assert memory.kv_bytes >= theory_kv_bytes(workload) or workload.phase in GROWING
+    assert memory.weight_bytes == theory_weight_bytes(workload)
+    assert memory.peak_activation_bytes is not None and memory.peak_activation_bytes > 0
+    if workload.phase in GROWING:
+        points = cell.grow(1e9)
+        first = 3 if workload.phase == "generate" else 4
+        assert [point.kv_len for point in points] == list(range(first, 17))
+        for before, after in itertools.pairwise(points):
+            assert before.useful_bytes <= after.useful_bytes <= after.allocated_bytes
+        totals = [point.total_s for point in points]
+        assert totals[-1] == pytest.approx(sum(point.wall_s for point in points))
+        assert law_s(Law(), workload) > 0
+    else:
+        assert cell.sample(3, 1e9).wall_s == pytest.approx((law_s(Law(), workload),) * 3)
+    parts = cell.parts(1.0)
+    assert bool(parts) == (workload.scope != "op" and workload.mixer == "attention")
+    if parts:
+        named = {part.name: part.wall_s for part in parts}
+        assert len(named) == len(parts)
+        assert {"attention", "projection"} <= set(named)
+        assert min(named.values()) > 0
+
+
+def test_what_a_cache_buys_grows_with_the_tokens() -> None:
+    base = replace(SHAPE, phase="generate", q_len=1, start_len=64, num_q_heads=64, num_layers=8)
+    bought = []
+    for kv_len in (128, 1024):
+        totals = []
+        for kv_cache in ("none", "static"):
+            workload = replace(base, kv_len=kv_len, kv_cache=kv_cache)
+            (*_, last) = open_synthetic("synthetic?noise=0").build(workload, seed=1).grow(1e9)
+            assert last.total_s is not None
+            totals.append(last.total_s)
+        bought.append(totals[0] / totals[1])
+    assert 1 < bought[0] < bought[1]
