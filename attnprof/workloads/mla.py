@@ -200,6 +200,8 @@ class MlaOp(Operation):
         if cache is None:
             return replace(given, entries=visible(workload, (entries, entries))[0])
         if cache.shape.kind == "latent":
+            if given.rounds:
+                given = replace(given, rounded=cache.rounded(entries)[0])
             return replace(given, entries=visible(workload, cache.extended(entries))[0])
         return replace(given, heads=visible(workload, self.call.heads(layer, entries)))
 

@@ -143,17 +143,24 @@ class AttentionOp(Operation):
         return self.call.held_bytes
 
     def compared(self, output: Any) -> Check:
-        """The output of the last layer."""
+        """The output of the last layer.
+
+        New tokens are held against those that came, not against what the cache gives for them.
+        """
         workload, layer = self.workload, self.inputs[-1]
-        place = Place(self.call.position)
         turned = self.call.position.rotate(layer.k, layer.first) if layer.k.shape[2] else layer.k
         pair = in_order(layer, visible(workload, layer.keys_and_values(turned)))
-        rounds = layer.cache is not None and workload.cached_dtype != workload.dtype
+        cache = layer.cache
+        rounds = cache is not None and workload.cached_dtype != workload.dtype
+        new: Pair | None = (layer.k, layer.v) if layer.k.shape[2] else None
+        if cache is not None and rounds and new is not None:
+            new = cache.rounded(turned, layer.v)
         return held_against_reference(
             workload, layer.q, *pair, output, self.seed,
-            place=place,
-            new_k=None if rounds or not layer.k.shape[2] else layer.k,
-            new_v=None if rounds or not layer.k.shape[2] else layer.v,
+            place=Place(self.call.position),
+            new_k=None if new is None else new[0],
+            new_v=None if new is None else new[1],
+            new_is_turned=rounds,
             sinks=layer.sinks,
             exact=self._unrounded(layer, turned) if rounds else None,
         )  # fmt: skip

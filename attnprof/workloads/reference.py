@@ -77,6 +77,7 @@ def held_against_reference(
     place: Place | None = None,
     new_k: torch.Tensor | None = None,
     new_v: torch.Tensor | None = None,
+    new_is_turned: bool = False,
     sinks: torch.Tensor | None = None,
     exact: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> Check:
@@ -93,6 +94,7 @@ def held_against_reference(
         new_k: The last keys as the call was given them, not turned yet, where they are not as in
             ``k``. The reference turns them itself.
         new_v: The values that go with them.
+        new_is_turned: Whether ``new_k`` is turned already, as what a cache rounded is.
         exact: Keys and values before a cache stored them in fewer bits.
     """
     where = reference_device(q)
@@ -107,7 +109,8 @@ def held_against_reference(
         raw = double(q[b, h].index_select(0, rows.to(q.device)), where)
         queries = place.turned(raw, rows.to(where) + first_q, workload.kv_len)
         if new_k is not None:
-            keys = with_new(keys, new_k[b, kv], place, workload.kv_len)
+            turns = Place() if new_is_turned else place
+            keys = with_new(keys, new_k[b, kv], turns, workload.kv_len)
         if new_v is not None:
             values = torch.cat((values[: -new_v.shape[2]], double(new_v[b, kv], where)))
         originals = None

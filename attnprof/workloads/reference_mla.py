@@ -27,8 +27,8 @@ class MlaGiven:
 
     Either ``entries``, latents and turned keys of all tokens that any query sees, or ``heads``,
     their keys and values where these are cached. ``new`` are the last tokens' entries as they
-    came, whose keys are not turned yet. ``exact`` is the same before a cache stored it in fewer
-    bits.
+    came, whose keys are not turned yet, and ``rounded`` as a latent cache stores them in fewer
+    bits, turned. ``exact`` is the same before it did.
     """
 
     q: torch.Tensor
@@ -37,6 +37,7 @@ class MlaGiven:
     entries: torch.Tensor | None = None
     heads: tuple[torch.Tensor, torch.Tensor] | None = None
     sinks: torch.Tensor | None = None
+    rounded: torch.Tensor | None = None
     rounds: bool = False  # whether a cache stores tokens in another dtype than the arithmetic's
     exact: "MlaGiven | None" = None
 
@@ -125,8 +126,9 @@ def _keys_and_values(
     new = torch.cat((new[:, :rank], place.turned(new[:, rank:], positions, workload.kv_len)), 1)
     if given.entries is not None:
         entries = double(given.entries[b, 0], where)
-        if not given.rounds:
-            entries = torch.cat((entries[: len(entries) - num_new], new))
+        if given.rounded is not None:
+            new = double(given.rounded[b, 0], where)
+        entries = torch.cat((entries[: len(entries) - num_new], new))
         latents = entries[:, :rank]
         made = latents @ weight.T
         return torch.cat((made[:, :plain_dim], entries[:, rank:]), 1), made[:, plain_dim:], latents

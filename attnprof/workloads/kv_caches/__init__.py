@@ -110,6 +110,10 @@ class KvCache:
         """
         self.layout.put(self._encoded(k, v))
 
+    def rounded(self, k: torch.Tensor, v: torch.Tensor | None = None) -> Pair:
+        """Some tokens as they would be read back, wherever they lie."""
+        return self._decoded(self._encoded(k, v))
+
     def positions(self, num_tokens: int) -> torch.Tensor:
         """Where each key that :meth:`extended` gives stands in its sequence, with as many new."""
         return self.layout.positions(num_tokens)
