@@ -1,10 +1,11 @@
 """Records -> tables that hold workloads against each other: parts of a call, what replaced what,
 what positions cost, and what a precision loses beside what it gains."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attnprof import units
+from attnprof.crossings import Crossing, mixer_crossings, part_crossings
 from attnprof.dtypes import dtype_named
 from attnprof.render import Column, Table
 from attnprof.series import (
@@ -12,7 +13,6 @@ from attnprof.series import (
     Contest,
     Record,
     contests,
-    is_attention,
     is_ok,
     label,
     short_dtype,
@@ -22,17 +22,22 @@ from attnprof.series import (
 PARTS = (
     "attention", "position", "cache", "projection", "ffn", "norm", "embedding", "head", "other",
 )  # fmt: skip
-_REPLACED = ("mixer", "backend", "kv_cache")
 _PRECISION = ("dtype", "kv_dtype", "weight_dtype")
 _ALWAYS_SHOWN = 3  # parts; a narrow terminal has room for the first
 
 
-def comparison_tables(records: Sequence[Record], suffix: str = "") -> list[Table]:
-    """All of them; those of which the records hold nothing have no rows."""
+def comparison_tables(
+    records: Sequence[Record], device: Mapping[str, Any], suffix: str = ""
+) -> list[Table]:
+    """All of them; those of which the records hold nothing have no rows.
+
+    Args:
+        device: Its facts, for what laws foretell.
+    """
     return [
         parts_table(records, suffix),
         parts_memory_table(records, suffix),
-        replaced_table(records, suffix),
+        replaced_table(records, device, suffix),
         position_costs_table(records, suffix),
         precision_table(records, suffix),
     ]
@@ -92,6 +97,7 @@ def parts_words(records: Sequence[Record]) -> list[str]:
     for record in records:
         if is_ok(record) and _share(record, "attention") is not None:
             by_series.setdefault(label(record, varying, without="kv_len"), []).append(record)
+    overtaken = {crossing.first.name: crossing for crossing in part_crossings(records)}
     said = []
     for name, rows in by_series.items():
         by_length = {row["kv_len"]: row for row in sorted(rows, key=lambda row: row["kv_len"])}
@@ -99,8 +105,29 @@ def parts_words(records: Sequence[Record]) -> list[str]:
             f"{units.percent(_share(by_length[n], 'attention'))} at {units.tokens(n)}"
             for n in dict.fromkeys((min(by_length), max(by_length)))
         ]
-        said.append(f"Attention takes {' and '.join(shares)} of the time of {name}.")
+        sentence = f"Attention takes {' and '.join(shares)} of the time of {name}"
+        crossing = overtaken.get(f"attention of {name}")
+        if crossing is not None:
+            sentence += f"; {_overtaking_words(crossing)}"
+        said.append(f"{sentence}.")
     return said
+
+
+def _overtaking_words(crossing: Crossing) -> str:
+    """From which length attention takes more than all else, if it does."""
+    share = "more" if crossing.longer_at_end == crossing.first.name else "less"
+    if crossing.at is None:
+        return f"it takes {share} than all else at each of these lengths"
+    return f"from about n = {_length(crossing.at)} it takes {share} than all else"
+
+
+def _length(n: float) -> str:
+    """A length that was computed, to two digits.
+
+    >>> _length(1234.5), _length(187.0)
+    ('1,200', '190')
+    """
+    return f"{float(f'{n:.2g}'):,.0f}"
 
 
 def _share(record: Record, part: str) -> float | None:
@@ -109,57 +136,67 @@ def _share(record: Record, part: str) -> float | None:
     return shares.get(part, 0.0) if shares else None
 
 
-def replaced_table(records: Sequence[Record], suffix: str = "") -> Table:
-    """Each layer that attention replaced, or that would replace it, against each kernel."""
+def replaced_table(records: Sequence[Record], device: Mapping[str, Any], suffix: str = "") -> Table:
+    """Each layer in attention's place against attention, and the length at which they cross."""
     rows = []
-    for (name, mixer, backend), ratios in replaced(records).items():
-        lengths = sorted(ratios)
+    for crossing in mixer_crossings(records, foretold_on=device):
+        first, second = crossing.first, crossing.second
         rows.append(
             {
-                "workload": name,
-                "mixer": mixer,
-                "backend": backend,
-                "shortest": lengths[0],
-                "ratio_shortest": ratios[lengths[0]],
-                "longest": lengths[-1],
-                "ratio_longest": ratios[lengths[-1]],
+                "layer": second.name,
+                "attention": first.name,
+                "shortest": first.n[0],
+                "ratio_shortest": second.seconds[0] / first.seconds[0],
+                "longest": first.n[-1],
+                "ratio_longest": second.seconds[-1] / first.seconds[-1],
+                "crossing": crossing.at,
+                "crossing_low": crossing.low,
+                "crossing_high": crossing.high,
+                "beyond": crossing.beyond,
+                "why_not": "" if crossing.at is not None else crossing.why_not or "",
+                "clock": crossing.clock,
             }
         )
     return Table(
         name="replaced",
         title=f"What replaced what{suffix}",
         columns=(
-            Column("workload", "Workload"),
-            Column("mixer", "Layer"),
-            Column("backend", "Against attention by"),
-            Column("shortest", "n", units.tokens, "right"),
+            Column("layer", "Layer"),
+            Column("attention", "Against"),
+            Column("shortest", "n", units.tokens, "right", 2),
             Column("ratio_shortest", "takes", _times, "right"),
-            Column("longest", "n", units.tokens, "right"),
+            Column("longest", "n", units.tokens, "right", 2),
             Column("ratio_longest", "takes", _times, "right"),
+            Column("crossing", "Equal at n", _length, "right"),
+            Column("crossing_low", "low", _length, "right", 3),
+            Column("crossing_high", "high", _length, "right", 3),
+            Column("beyond", "Foretold at", _length, "right", 1),
+            Column("why_not", "Why not", priority=5, wraps=True),
+            Column("clock", "Clock", priority=6),
         ),
         rows=tuple(rows),
-        notes=("Takes: times as long as attention with the same width over the same tokens.",),
+        notes=(
+            "Takes: times as long as attention of the same width over the same tokens, at the "
+            "shortest and the longest length. Equal: where both take as long. Foretold: beyond "
+            "what was measured, by the laws of both.",
+        ),
     )
 
 
-def replaced(records: Sequence[Record]) -> dict[tuple[str, str, str], dict[int, float]]:
-    """By series, mixer and backend: the time of the mixer over that of attention, by length."""
-    varying = varying_keys(records)
-    found: dict[tuple[str, str, str], dict[int, float]] = {}
-    for contest in contests(records, _REPLACED):
-        attentions = [i for i, row in enumerate(contest.rows) if is_attention(row)]
-        others = [i for i, row in enumerate(contest.rows) if not is_attention(row)]
-        name = label(contest.rows[0], varying, without=(*_REPLACED, "kv_len", "q_len"))
-        for other in others:
-            for base in attentions:
-                key = (name, contest.rows[other]["mixer"], _kernel(contest.rows[base]))
-                found.setdefault(key, {})[contest.kv_len] = contest.ratio(other, base)[0]
-    return found
-
-
-def _kernel(row: Record) -> str:
-    cache = row.get("kv_cache")
-    return str(row["backend"]) if cache in (None, "none") else f"{row['backend']}, {cache} cache"
+def replaced_words(records: Sequence[Record]) -> list[str]:
+    """How each layer in attention's place compares at the ends of the lengths, and between."""
+    said = []
+    for crossing in mixer_crossings(records):
+        first, second = crossing.first, crossing.second
+        ends = [
+            f"{_times(second.seconds[i] / first.seconds[i])} the time at {units.tokens(first.n[i])}"
+            for i in (0, -1)
+        ]
+        sentence = f"{second.name} takes {' and '.join(ends)} of {first.name}"
+        if crossing.at is not None:
+            sentence += f"; they are equal at about n = {_length(crossing.at)}"
+        said.append(f"{sentence}.")
+    return said
 
 
 def position_costs_table(records: Sequence[Record], suffix: str = "") -> Table:

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from attnprof import units
-from attnprof.comparison_tables import comparison_tables, parts_words, position_words
+from attnprof.comparison_tables import (
+    comparison_tables,
+    parts_words,
+    position_words,
+    replaced_words,
+)
 from attnprof.errors import UsageError
 from attnprof.findings import (
     FLAG_WORDS,
@@ -170,7 +175,7 @@ def tables(header: Header, records: Sequence[Record], fits: Mapping[str, Any]) -
         filling_table(fits, suffix),
         kv_table(fits, suffix),
         generation_table(fits, suffix),
-        *comparison_tables(records, suffix),
+        *comparison_tables(records, facts_of(header), suffix),
         ceilings_table(header, suffix),
     ]
     return [table for table in made if table.rows]
@@ -395,6 +400,7 @@ def report_md(run: Run, fits: Mapping[str, Any]) -> str:
         ],
         "KV cache": shortened(kv_words(fits), "the table 'KV cache'"),
         "Parts of a call": shortened(parts_words(records), "the table 'What a call spends where'"),
+        "What replaced what": shortened(replaced_words(records), "the table 'What replaced what'"),
         "Positions": shortened(position_words(records), "the table 'What positions cost'"),
         "What to doubt": [
             *doubts(header, records),

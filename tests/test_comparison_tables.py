@@ -13,6 +13,7 @@ from attnprof.comparison_tables import (
     position_words,
     precision_table,
     replaced_table,
+    replaced_words,
 )
 from attnprof.workload import Workload
 
@@ -39,8 +40,9 @@ def parts(**shares: float) -> list[dict[str, Any]]:
 
 def test_tables_of_what_a_run_does_not_hold_have_no_rows() -> None:
     rows = [record(kv_len=n, q_len=n) for n in (64, 128)]
-    assert [table.rows for table in comparison_tables(rows)] == [()] * 5
+    assert [table.rows for table in comparison_tables(rows, {})] == [()] * 5
     assert not parts_words(rows)
+    assert not replaced_words(rows)
     assert not position_words(rows)
 
 
@@ -48,14 +50,25 @@ def test_shares_of_parts_are_shown_by_length_and_those_of_parts_that_are_there()
     block: dict[str, Any] = {"scope": "block", "ffn": "gated", "ffn_dim": 8}
     rows = [
         record(**block, q_len=n, kv_len=n, parts=parts(ffn=1 - share, attention=share))
-        for n, share in ((512, 0.25), (64, 0.125), (256, 0.5))
+        for n, share in ((512, 0.25), (64, 0.125), (256, 0.2))
     ]
     table = parts_table([*rows, record()])
     assert [column.key for column in table.columns] == ["workload", "attention", "ffn"]
-    assert [row["attention"] for row in table.rows] == [0.25, 0.125, 0.5]
+    assert [row["attention"] for row in table.rows] == [0.25, 0.125, 0.2]
     assert parts_memory_table(rows).rows[0]["ffn"] == 100
     (said,) = parts_words(rows)
     assert "takes 12.5 % at 64 and 25 % at 512 of the time of prefill flash" in said
+    assert said.endswith("it takes less than all else at each of these lengths.")
+
+
+def test_the_length_at_which_attention_overtakes_the_rest_is_said() -> None:
+    block: dict[str, Any] = {"scope": "block", "ffn": "gated", "ffn_dim": 8}
+    rows = [
+        record(**block, q_len=n, kv_len=n, parts=parts(ffn=1 - share, attention=share))
+        for n, share in ((256, 0.2), (1024, 0.8))
+    ]
+    (said,) = parts_words(rows)
+    assert said.endswith("from about n = 510 it takes more than all else.")
 
 
 def test_a_call_that_failed_has_no_parts() -> None:
@@ -73,26 +86,20 @@ def test_a_recurrence_is_held_against_attention_of_the_same_width_and_length() -
             (1e-4, {"backend": "eager", "mixer": "lstm"}),
         )
     ]
-    table = replaced_table([*rows, record(1.0, scope="layer", mixer="gru", head_dim=32)])
-    by_kernel = {row["backend"]: row for row in table.rows}
-    assert set(by_kernel) == {"flash", "eager"}
-    assert {row["mixer"] for row in table.rows} == {"lstm"}  # gru is of another width
-    flash = by_kernel["flash"]
+    table = replaced_table(rows, {})
+    by_kernel = {row["attention"]: row for row in table.rows}
+    assert set(by_kernel) == {"prefill flash", "prefill eager"}
+    assert {row["layer"] for row in table.rows} == {"prefill lstm"}
+    flash = by_kernel["prefill flash"]
     assert (flash["shortest"], flash["longest"]) == (64, 256)
     assert flash["ratio_shortest"] == pytest.approx(1e-4 / 64e-6)
     assert flash["ratio_longest"] == pytest.approx(1e-4 / 256e-6)
-    assert by_kernel["eager"]["ratio_longest"] == pytest.approx(1e-4 / 512e-6)
-
-
-def test_a_decode_of_a_recurrence_is_held_against_attention_with_each_cache() -> None:
-    decode: dict[str, Any] = {"scope": "layer", "phase": "decode", "q_len": 1}
-    rows = [
-        record(1e-3, **decode, kv_cache="static"),
-        record(2e-3, **decode, kv_cache="paged"),
-        record(1e-4, **decode, mixer="rnn", backend="eager"),
-    ]
-    found = {row["backend"]: row["ratio_longest"] for row in replaced_table(rows).rows}
-    assert found == pytest.approx({"flash, static cache": 0.1, "flash, paged cache": 0.05})
+    assert flash["crossing"] == pytest.approx(100)
+    assert by_kernel["prefill eager"]["crossing"] is None
+    narrow = [row | {"head_dim": 32} for row in rows if row["mixer"] == "lstm"]
+    assert not replaced_table([*rows[:1], *rows[3:4], *narrow], {}).rows
+    said = replaced_words(rows)
+    assert any("0.391× the time at 256" in one and "n = 100" in one for one in said)
 
 
 def test_a_position_costs_what_it_takes_beyond_none() -> None:
