@@ -6,15 +6,15 @@ from typing import Literal
 
 from attnprof.rope import Rope
 
-NormKind = Literal["rms", "layer"]
-Placement = Literal["pre", "post", "both"]
+NormKind = Literal["rms", "layer", "unit"]
+Placement = Literal["pre", "post", "both", "parallel", "parallel-one-norm"]
 Activation = Literal["silu", "gelu", "gelu-tanh", "relu"]
 Router = Literal["softmax", "sigmoid", "softmax-of-chosen"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Norm:
-    """Root-mean-square or layer norm; ``layer`` has a bias as well.
+    """Root-mean-square or layer norm; ``layer`` has a bias as well, ``unit`` (RMS) no weight.
 
     With ``weight_offset`` 1 the stored weight is what it differs from one by (Gemma); where
     weights are loaded it is added, so that nothing of it is left in the computation.
@@ -45,6 +45,15 @@ class RelativeBias:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Temperature:
+    """Queries times 1 + slope · ln(1 + ⌊(position + 1) / step_len⌋): scores that stay as sharp in
+    long contexts (Llama 4)."""
+
+    step_len: int
+    slope: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionBlock:
     """Projections, position and attention of one layer, alike in all layers where it is equal."""
 
@@ -60,10 +69,13 @@ class AttentionBlock:
     v_bias: bool = False
     o_bias: bool = False
     q_norm: Norm | None = None  # of each head's queries and keys
+    norms_turned: bool = False  # queries and keys are normed after they are turned, not before
     softcap: float | None = None
     sinks: bool = False
     rope: Rope | None = None
     relative: RelativeBias | None = None
+    alibi: bool = False
+    temperature: Temperature | None = None
     latent: Latent | None = None
 
 
@@ -97,6 +109,7 @@ class Experts:
     router_bias: bool = False
     choice_bias: bool = False  # added to the scores only to choose by (balancing without a loss)
     normalised: bool = False
+    weights_inputs: bool = False  # a token is weighted before its experts, not after (Llama 4)
     scaling: float = 1.0
     num_groups: int = 1
     num_active_groups: int = 1
@@ -109,7 +122,8 @@ class Block:
     """One layer: attention, over the source as well where ``cross`` says so, and an FFN.
 
     Norms stand before each part, after its sum with the residual (``post``), or before and after
-    it (``both``).
+    it (``both``). Parts in parallel both read the layer's input, each through a norm of its own or
+    through one for both.
     """
 
     attention: AttentionBlock

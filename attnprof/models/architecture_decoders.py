@@ -1,5 +1,6 @@
 """A decoder's configuration -> its :class:`~attnprof.models.architecture.Architecture`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from attnprof.models.architecture import (
     Norm,
     Placement,
     Router,
+    Temperature,
 )
 from attnprof.models.architecture_rope import layer_rope
 from attnprof.models.config import Config
@@ -26,7 +28,11 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu-tanh",
     "gelu_pytorch_tanh": "gelu-tanh", "gelu_fast": "gelu-tanh", "relu": "relu",
 }  # fmt: skip
-TYPE_OF_KIND = {"full": "full_attention", "sliding": "sliding_attention"}
+TYPE_OF_KIND = {
+    "full": "full_attention", "sliding": "sliding_attention", "chunked": "chunked_attention",
+}  # fmt: skip
+VARIANT_OF_KIND = {"full": "causal", "sliding": "sliding", "chunked": "chunked"}
+UNBOUNDED_LEN = 2048  # of positions that have no longest, where no length is stated
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Arithmetic:
 
     norm_eps: float = 1e-6  # where the configuration is silent, as the library's class has it
     weight_offset: float = 0.0
-    placement: Placement = "pre"
+    placement: Placement | Callable[[Config], Placement] = "pre"
     activation: str = "silu"
     scale_key: str = ""  # of a number whose inverse root scales the scores
     scales_embeddings: bool = False
@@ -48,8 +54,32 @@ class Arithmetic:
     choice_bias: bool = False
     scaling_key: str = ""
     group_best: int = 2
+    weights_inputs: bool = False
     clamp: float | None = None
     sinks: bool = False
+    alibi: bool = False
+    rotary_share: float = 1.0
+    tunes_chunks: bool = False  # Llama 4: turned and normed in chunks, a temperature elsewhere
+    refused: tuple[tuple[str, object], ...] = ()  # keys, and the only value that is built
+
+
+def _opt_placement(config: Config) -> Placement:
+    return "pre" if config.flag("do_layer_norm_before", True) else "post"
+
+
+def _neox_placement(config: Config) -> Placement:
+    return "parallel" if config.flag("use_parallel_residual", True) else "pre"
+
+
+def _falcon_placement(config: Config) -> Placement:
+    """Falcon's first models have one norm for both parts, its new architecture two."""
+    is_new = config.flag("new_decoder_architecture")
+    if not config.flag("parallel_attn", True):
+        if is_new:
+            raise config.wrong("parallel_attn", False, "true, with new_decoder_architecture")
+        return "pre"
+    num_norms = config.count("num_ln_in_parallel_attn", 2 if is_new else 1, most=2)
+    return "parallel" if is_new and num_norms == 2 else "parallel-one-norm"
 
 
 GEMMA = Arithmetic(
@@ -81,6 +111,24 @@ DECODERS: dict[str, Arithmetic] = {
         clamp=7.0, sinks=True,
     ),
     "deepseek_v3": DEEPSEEK_V3,
+    "opt": Arithmetic(
+        norm_eps=1e-5, placement=_opt_placement, activation="relu",
+        refused=(("layer_norm_elementwise_affine", True),),
+    ),
+    "bloom": Arithmetic(
+        norm_eps=1e-5, activation="gelu_new", alibi=True,
+        refused=(("apply_residual_connection_post_layernorm", False),),
+    ),
+    "gpt_neox": Arithmetic(
+        norm_eps=1e-5, placement=_neox_placement, activation="gelu", rotary_share=0.25,
+    ),
+    "falcon": Arithmetic(
+        norm_eps=1e-5, placement=_falcon_placement, activation="gelu", refused=(("alibi", False),),
+    ),
+    "llama4_text": Arithmetic(
+        norm_eps=1e-5, theta=500_000.0, router="sigmoid", normalised=False, weights_inputs=True,
+        tunes_chunks=True,
+    ),
 }  # fmt: skip
 
 
@@ -100,9 +148,19 @@ def decoder(config: Config, kind: str) -> Architecture:
         eps=_norm_eps(config, arithmetic),
         weight_offset=arithmetic.weight_offset,
     )
+    for key, built in arithmetic.refused:
+        if config.get(key, built) != built:
+            raise config.wrong(key, config.get(key), str(built).lower())
+    if config.get("word_embed_proj_dim", hidden_size) != hidden_size:
+        width = config.get("word_embed_proj_dim")
+        raise config.wrong("word_embed_proj_dim", width, f"hidden_size, {hidden_size}")
     if config.flag("add_cross_attention"):
         raise config.wrong("add_cross_attention", True, "false: its layers attend to themselves")
-    max_len = config.count("max_position_embeddings", most=10**8)
+    unbounded = UNBOUNDED_LEN if arithmetic.alibi else None
+    max_len = config.count("max_position_embeddings", unbounded, most=10**8)
+    placement = arithmetic.placement
+    placement = placement if isinstance(placement, str) else placement(config)
+    has_final_norm = placement != "post" and not config.flag("_remove_final_layer_norm")
     softcap = config.get("final_logit_softcapping") if family.logit_softcap else None
     return Architecture(
         model_type=config.model_type,
@@ -114,13 +172,15 @@ def decoder(config: Config, kind: str) -> Architecture:
                 attention=_attention(config, family, arithmetic, index, kinds[index], norm),
                 ffn=_ffn(config, family, arithmetic, index, sparse[index]),
                 norm=norm,
-                placement=arithmetic.placement,
+                placement=placement,
             )
             for index in range(num_layers)
         ),
-        final_norm=norm,
+        final_norm=norm if has_final_norm else None,
+        embedding_norm=norm if family.extra == "embedding_norm" else None,
         embedding_scale=hidden_size**0.5 if arithmetic.scales_embeddings else 1.0,
         num_positions=None if family.positions is None else max_len + family.positions,
+        first_position=family.positions or 0,
         tied_head=config.flag("tie_word_embeddings", True),
         logit_softcap=None if softcap is None else config.share("final_logit_softcapping", 0.0),
     )
@@ -137,8 +197,10 @@ def _attention(
     config: Config, family: Family, arithmetic: Arithmetic, index: int, kind: str, norm: Norm
 ) -> AttentionBlock:
     if kind not in TYPE_OF_KIND:
-        raise config.wrong("layer_types", kind, "layers of full or sliding attention")
+        raise config.wrong("layer_types", kind, "layers of full, sliding or chunked attention")
     window_len = window_of(config) if kind == "sliding" else None
+    if kind == "chunked" and config.get("attention_chunk_size") is not None:
+        window_len = config.count("attention_chunk_size")
     if family.mla:
         return _latent_attention(config, family)
     num_q_heads = config.count("num_attention_heads")
@@ -153,27 +215,50 @@ def _attention(
     if config.flag("scale_attn_by_inverse_layer_idx"):
         scale /= index + 1
     bias = setting(config, family.qkv_bias)
-    num_kv_heads = config.count("num_key_value_heads", num_q_heads)
+    num_kv_heads = _num_kv_heads(config, num_q_heads)
     if num_q_heads % num_kv_heads:
         raise config.wrong("num_key_value_heads", num_kv_heads, f"a divisor of {num_q_heads} heads")
     softcap = config.get("attn_logit_softcapping") if arithmetic.softcaps else None
+    has_rope = family.positions is None and not arithmetic.alibi
+    q_norm = norm if family.qk_norm == "head" else None
+    temperature = None
+    if arithmetic.tunes_chunks:
+        turns = config.items("no_rope_layers") or []
+        has_rope = bool(turns[index]) if index < len(turns) else kind == "chunked"
+        if has_rope and config.flag("use_qk_norm", True):
+            q_norm = replace(norm, kind="unit")
+        if not has_rope and config.flag("attn_temperature_tuning", True):
+            temperature = Temperature(
+                step_len=config.count("floor_scale", 8192), slope=config.share("attn_scale", 0.1)
+            )
     return AttentionBlock(
         num_q_heads=num_q_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         v_head_dim=head_dim,
         scale=scale,
-        variant="causal" if window_len is None else "sliding",
+        variant="causal" if window_len is None else VARIANT_OF_KIND[kind],
         window_len=window_len,
         q_bias=bias,
         k_bias=bias,
         v_bias=bias,
         o_bias=setting(config, family.o_bias),
-        q_norm=norm if family.qk_norm == "head" else None,
+        q_norm=q_norm,
+        norms_turned=arithmetic.tunes_chunks,
         softcap=None if softcap is None else config.share("attn_logit_softcapping", 0.0),
         sinks=arithmetic.sinks,
-        rope=None if family.positions is not None else _rope(config, arithmetic, kind, head_dim),
+        rope=_rope(config, arithmetic, kind, head_dim) if has_rope else None,
+        alibi=arithmetic.alibi,
+        temperature=temperature,
     )
+
+
+def _num_kv_heads(config: Config, num_q_heads: int) -> int:
+    """Falcon's first models share one head where they say ``multi_query``."""
+    first_falcon = config.model_type == "falcon" and not config.flag("new_decoder_architecture")
+    if first_falcon and config.flag("multi_query", True):
+        return 1
+    return config.count("num_key_value_heads", num_q_heads)
 
 
 def _latent_attention(config: Config, family: Family) -> AttentionBlock:
@@ -214,9 +299,10 @@ def _rope(config: Config, arithmetic: Arithmetic, kind: str, head_dim: int) -> R
         config,
         head_dim,
         layer_type=TYPE_OF_KIND[kind],
-        theta=arithmetic.theta,
+        theta=config.get("rotary_emb_base", arithmetic.theta),
         local_theta=arithmetic.local_theta,
         unstated=arithmetic.rope,
+        share=arithmetic.rotary_share,
     )
 
 
@@ -256,6 +342,7 @@ def _ffn(
         router_bias=moe.router_bias,
         choice_bias=arithmetic.choice_bias,
         normalised=(config.flag(normalised, True) if isinstance(normalised, str) else normalised),
+        weights_inputs=arithmetic.weights_inputs,
         scaling=config.share(arithmetic.scaling_key, 1.0) if arithmetic.scaling_key else 1.0,
         num_groups=num_groups,
         num_active_groups=num_active_groups,
@@ -266,7 +353,7 @@ def _ffn(
 
 def _activation(config: Config, arithmetic: Arithmetic) -> Activation:
     name = arithmetic.activation
-    for key in ("hidden_activation", "hidden_act", "activation_function"):
+    for key in ("hidden_activation", "hidden_act", "activation_function", "activation"):
         if config.get(key) is not None:
             name = config.text(key)
             break

@@ -18,6 +18,7 @@ def layer_rope(
     theta: float = 10_000.0,
     local_theta: float | None = None,
     unstated: tuple[tuple[str, Any], ...] = (),
+    share: float = 1.0,
 ) -> Rope:
     """Base and scaling by which the layers of ``layer_type`` turn heads of ``head_dim``.
 
@@ -25,6 +26,7 @@ def layer_rope(
         theta: The base, where none is stated.
         local_theta: That of layers with a window, where they have one of their own.
         unstated: The parameters, where nothing is stated of RoPE.
+        share: Of a head's elements that are turned, where none is stated.
 
     Raises:
         UsageError: A scaling that is not known, a parameter that is none, or a width that cannot
@@ -42,7 +44,10 @@ def layer_rope(
     if config.get("original_max_position_embeddings") is not None:
         first_len = config.count("original_max_position_embeddings")
         parameters.setdefault("original_max_position_embeddings", first_len)
-    share = parameters.get("partial_rotary_factor") or config.share("partial_rotary_factor", 1.0)
+    stated = config.get("partial_rotary_factor", config.get("rotary_pct"))
+    share = parameters.get("partial_rotary_factor") or stated or share
+    if not _is_positive(share):
+        raise config.wrong("partial_rotary_factor", share, "a number above zero")
     if share > 1:
         raise config.wrong("partial_rotary_factor", share, "a share of 1 at most")
     max_len = config.count("max_position_embeddings", most=10**8)

@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from attnprof.models.architecture import AttentionBlock
+from attnprof.models.architecture import AttentionBlock, Temperature
+from attnprof.variants import variant_named
 from attnprof.workloads.kv_caches import KvCache, Pair
 from attnprof.workloads.positions.rotary import turned
 from attnprof.workloads.transformer.norms import new_norm
@@ -17,6 +18,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.block, self.index = block, index
         self.num_heads = [block.num_q_heads, block.num_kv_heads, block.num_kv_heads]
+        self.adds_bias = block.relative is not None or block.alibi
         self.num_turned = block.num_q_heads + block.num_kv_heads
         width = sum(self.num_heads) * block.head_dim
         has_bias = block.q_bias or block.k_bias or block.v_bias
@@ -45,7 +47,7 @@ class SelfAttention(nn.Module):
         if segment.caches is not None:
             with step.part("cache"):
                 k, v = cached(segment, segment.caches[self.index], k, v, keeps=step.keeps)
-        bias = None if self.block.relative is None else step.biases[number]
+        bias = step.biases[number] if self.adds_bias else None
         out = attended(self.block, segment, step, q, k, v, self.sinks, bias)
         return out.transpose(1, 2).reshape(segment.num_rows, -1)
 
@@ -53,23 +55,45 @@ class SelfAttention(nn.Module):
         self, heads: torch.Tensor, step: Step, number: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values, the first two normed and turned where the layer does so."""
-        if self.block.q_norm is not None:
-            q, k, v = torch.split(heads, self.num_heads, dim=2)
-            with step.part("norm"):
-                q, k = self.q_norm(q), self.k_norm(k)
-            if self.block.rope is None:
-                return q, k, v
+        block = self.block
+        if block.q_norm is None and block.rope is not None:
             with step.part("position"):
-                cos, sin = step.angles(self.block.rope)[number]
-                return turned(q, cos, sin), turned(k, cos, sin), v
-        if self.block.rope is None:
-            q, k, v = torch.split(heads, self.num_heads, dim=2)
-            return q, k, v
-        with step.part("position"):
-            cos, sin = step.angles(self.block.rope)[number]
-            both = turned(heads[:, :, : self.num_turned], cos, sin)
-        q, k = torch.split(both, self.num_heads[:2], dim=2)
-        return q, k, heads[:, :, self.num_turned :]
+                cos, sin = step.angles(block.rope)[number]
+                both = turned(heads[:, :, : self.num_turned], cos, sin)
+            q, k = torch.split(both, self.num_heads[:2], dim=2)
+            return q, k, heads[:, :, self.num_turned :]
+        q, k, v = torch.split(heads, self.num_heads, dim=2)
+        if not block.norms_turned:
+            q, k = self._normed(q, k, step)
+        if block.rope is not None:
+            with step.part("position"):
+                cos, sin = step.angles(block.rope)[number]
+                q, k = turned(q, cos, sin), turned(k, cos, sin)
+        if block.norms_turned:
+            q, k = self._normed(q, k, step)
+        if block.temperature is not None:
+            with step.part("position"):
+                q = q * sharpness(block.temperature, step.segments[number], q)
+        return q, k, v
+
+    def _normed(self, q: torch.Tensor, k: torch.Tensor, step: Step) -> Pair:
+        if self.block.q_norm is None:
+            return q, k
+        with step.part("norm"):
+            return self.q_norm(q), self.k_norm(k)
+
+
+def sharpness(temperature: Temperature, segment: Segment, q: torch.Tensor) -> torch.Tensor:
+    """What the queries ``q`` of a segment are multiplied with, ``[num_tokens, 1, 1]``.
+
+    Source:
+        Nakanishi 2025, "Scalable-Softmax", arXiv:2501.19399; the formula is Llama 4's.
+    """
+    exact = torch.promote_types(q.dtype, torch.float32)
+    end = segment.kv_len
+    counts = torch.arange(segment.first_pos + 1, end + 1, dtype=exact, device=q.device)
+    steps = torch.log1p((counts / temperature.step_len).floor())
+    return (steps * temperature.slope + 1.0).to(q.dtype)[:, None, None]
 
 
 def cached(
@@ -95,7 +119,7 @@ def attended(
 ) -> torch.Tensor:
     """The kernel's output ``[batch, num_q_heads, num_tokens, v_head_dim]``.
 
-    Of a window it is given the keys that any of the new tokens sees.
+    Of a window or a chunk it is given the keys from the first that any of the new tokens sees.
     """
     lengths = (segment.batch_size, segment.num_tokens, segment.kv_len)
     if segment.min_len is None:
@@ -103,7 +127,8 @@ def attended(
     else:
         kernel = step.kernels.padded(block, *lengths, segment.min_len)
     if block.window_len is not None:
-        num_seen = segment.num_tokens + block.window_len - 1
+        variant = variant_named(block.variant, {"window_len": block.window_len})
+        num_seen = variant.num_visible(segment.num_tokens, segment.kv_len)
         k, v = k[:, :, -num_seen:], v[:, :, -num_seen:]
     added = {"sinks": sinks, "bias": bias}
     with step.part("attention"):

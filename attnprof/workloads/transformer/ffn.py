@@ -71,10 +71,16 @@ class MixtureOfExperts(nn.Module):
         tokens = order // num_active
         counts = torch.bincount(by_expert, minlength=self.experts.num_experts).tolist()
         parts = []
-        for expert, rows in enumerate(torch.split(x[tokens], counts)):
+        of_rows = weights.flatten()[order, None]
+        rows_in = x[tokens]
+        if self.experts.weights_inputs:
+            rows_in = rows_in * of_rows.to(x.dtype)
+        for expert, rows in enumerate(torch.split(rows_in, counts)):
             if rows.shape[0]:
                 parts.append(self._expert(expert, rows))
-        weighted = torch.cat(parts) * weights.flatten()[order, None]
+        weighted = torch.cat(parts)
+        if not self.experts.weights_inputs:
+            weighted = weighted * of_rows
         out = torch.zeros_like(x).index_add(0, tokens, weighted.to(x.dtype))
         return out if self.shared is None else out + self.shared(x)
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from attnprof.workloads.transformer.loading_names import ENCODER_NAMES, Names, linear
+from attnprof.models.architecture import AttentionBlock
+from attnprof.workloads.transformer.loading_names import OTHER_NAMES, Names, linear
 from attnprof.workloads.transformer.model import Transformer
 
 _SELF = "model.layers.{}.self_attn."
@@ -75,7 +76,7 @@ GPT2: Names = {
 NAMES: dict[str, Names] = {
     "llama": LLAMA, "mistral": LLAMA, "qwen2": LLAMA, "qwen3": LLAMA, "gemma": LLAMA,
     "mixtral": MIXTURE, "qwen3_moe": MIXTURE, "gemma2": GEMMA2, "gemma3_text": GEMMA2,
-    "gpt2": GPT2, "gpt_oss": GPT_OSS, "deepseek_v3": DEEPSEEK, **ENCODER_NAMES,
+    "gpt2": GPT2, "gpt_oss": GPT_OSS, "deepseek_v3": DEEPSEEK, **OTHER_NAMES,
 }  # fmt: skip
 
 
@@ -112,7 +113,10 @@ def _template(name: str) -> tuple[str, str]:
 
 
 # What stands in place of a module that a configuration leaves out.
-_ELSE = {"q_b_proj": ("q_proj",), "wi": ("wi_0", "wi_1")}
+_ELSE = {
+    "q_b_proj": ("q_proj",), "wi": ("wi_0", "wi_1"), "input_layernorm": ("ln_attn",),
+    "post_attention_layernorm": ("ln_mlp",),
+}  # fmt: skip
 
 
 def _stored(state: Mapping[str, torch.Tensor], name: str) -> list[str]:
@@ -143,6 +147,13 @@ def _adapted(model: Transformer, template: str, theirs: torch.Tensor) -> torch.T
         return theirs.flatten()  # BART's has a dimension more
     if architecture.model_type == "gpt2" and part.endswith(_TRANSPOSED_IN_GPT2):
         return theirs.T
+    if part.startswith("attention.qkv.") and architecture.model_type in _FUSED:
+        return _ungrouped(theirs, architecture.blocks[0].attention)
+    if architecture.model_type == "llama4_text":
+        if part in ("ffn.up", "ffn.down"):
+            return theirs.transpose(1, 2)
+        if part.startswith("attention.qkv."):
+            return _halves_turned(theirs, architecture.blocks[0].attention)
     if architecture.model_type == "gpt_oss" and part in _OF_GPT_OSS:
         return _OF_GPT_OSS[part](theirs)
     latent = architecture.blocks[0].attention.latent
@@ -156,6 +167,25 @@ def _adapted(model: Transformer, template: str, theirs: torch.Tensor) -> torch.T
 
 _TRANSPOSED_IN_GPT2 = ("qkv.weight", "out.weight", "up.weight", "down.weight")
 _TURNED_ROWS = ("attention.q.weight", "attention.kv_down.")
+
+
+_FUSED = ("gpt_neox", "bloom", "falcon")
+
+
+def _ungrouped(theirs: torch.Tensor, block: AttentionBlock) -> torch.Tensor:
+    """Rows of queries, keys and values from those that lie together by KV head."""
+    num_groups = block.num_kv_heads
+    by_group = theirs.view(num_groups, -1, block.head_dim, *theirs.shape[1:])
+    q, k, v = torch.split(by_group, [by_group.shape[1] - 2, 1, 1], dim=1)
+    return torch.cat([heads.flatten(0, 2) for heads in (q, k, v)])
+
+
+def _halves_turned(theirs: torch.Tensor, block: AttentionBlock) -> torch.Tensor:
+    """Llama 4 turns neighbours, and the rows of queries and keys lie so."""
+    num_turned = block.num_q_heads + block.num_kv_heads
+    by_head = theirs.view(-1, block.head_dim, *theirs.shape[1:])
+    turned = _evens_first(by_head[:num_turned], 1)
+    return torch.cat((turned, by_head[num_turned:])).view_as(theirs)
 
 
 def _evens_first(x: torch.Tensor, dim: int) -> torch.Tensor:

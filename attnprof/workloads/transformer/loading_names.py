@@ -1,4 +1,5 @@
-"""What the Transformers library calls the weights of encoders and encoder–decoders."""
+"""What the Transformers library calls the weights of encoders, of encoder–decoders, and of
+decoders that name nothing as Llama does."""
 
 Names = dict[str, tuple[str, ...]]  # ours -> theirs, laid one below the other; {} is the layer
 
@@ -122,4 +123,78 @@ WHISPER: Names = {
 ENCODER_NAMES: dict[str, Names] = {
     "bert": BERT, "roberta": ROBERTA, "camembert": ROBERTA, "xlm-roberta": ROBERTA,
     "distilbert": DISTILBERT, "t5": T5, "bart": BART, "whisper": WHISPER,
+}  # fmt: skip
+
+
+def _fused(layer: str, attention: str) -> Names:
+    """Layers whose queries, keys and values are one matrix: GPT-NeoX's, BLOOM's and Falcon's."""
+    return {
+        **linear("blocks.{}.attention.qkv", f"{layer}.{attention}.query_key_value"),
+        **linear("blocks.{}.attention.out", f"{layer}.{attention}.dense"),
+        **linear("blocks.{}.norms_before.0", f"{layer}.input_layernorm"),
+        **linear("blocks.{}.norms_before.1", f"{layer}.post_attention_layernorm"),
+        **linear("blocks.{}.ffn.up", f"{layer}.mlp.dense_h_to_4h"),
+        **linear("blocks.{}.ffn.down", f"{layer}.mlp.dense_4h_to_h"),
+    }
+
+
+GPT_NEOX: Names = {
+    "embedding.weight": ("gpt_neox.embed_in.weight",),
+    "head.weight": ("embed_out.weight",),
+    **linear("final_norm", "gpt_neox.final_layer_norm"),
+    **_fused("gpt_neox.layers.{}", "attention"),
+}
+BLOOM: Names = {
+    "embedding.weight": ("transformer.word_embeddings.weight",),
+    "head.weight": ("lm_head.weight",),
+    **linear("embedding_norm", "transformer.word_embeddings_layernorm"),
+    **linear("final_norm", "transformer.ln_f"),
+    **_fused("transformer.h.{}", "self_attention"),
+}
+_OPT = "model.decoder.layers.{}"
+
+
+def _opt(norms: str) -> Names:
+    return {
+        **linear(f"blocks.{{}}.{norms}.0", f"{_OPT}.self_attn_layer_norm"),
+        **linear(f"blocks.{{}}.{norms}.1", f"{_OPT}.final_layer_norm"),
+    }
+
+
+OPT: Names = {
+    "embedding.weight": ("model.decoder.embed_tokens.weight",),
+    "positions.weight": ("model.decoder.embed_positions.weight",),
+    "head.weight": ("lm_head.weight",),
+    **linear("final_norm", "model.decoder.final_layer_norm"),
+    **linear("blocks.{}.attention.qkv", *(f"{_OPT}.self_attn.{name}_proj" for name in "qkv")),
+    **linear("blocks.{}.attention.out", f"{_OPT}.self_attn.out_proj"),
+    **_opt("norms_before"),
+    **_opt("norms_after"),
+    **linear("blocks.{}.ffn.up", f"{_OPT}.fc1"),
+    **linear("blocks.{}.ffn.down", f"{_OPT}.fc2"),
+}
+_LLAMA4 = "model.layers.{}"
+_GATE_AND_UP = ("gate_proj", "up_proj")
+LLAMA4: Names = {
+    "embedding.weight": ("model.embed_tokens.weight",),
+    "head.weight": ("lm_head.weight",),
+    "final_norm.weight": ("model.norm.weight",),
+    **linear("blocks.{}.attention.qkv", *(f"{_LLAMA4}.self_attn.{name}_proj" for name in "qkv")),
+    **linear("blocks.{}.attention.out", f"{_LLAMA4}.self_attn.o_proj"),
+    "blocks.{}.norms_before.0.weight": (f"{_LLAMA4}.input_layernorm.weight",),
+    "blocks.{}.norms_before.1.weight": (f"{_LLAMA4}.post_attention_layernorm.weight",),
+    **linear("blocks.{}.ffn.up", *(f"{_LLAMA4}.feed_forward.{name}" for name in _GATE_AND_UP)),
+    **linear("blocks.{}.ffn.down", f"{_LLAMA4}.feed_forward.down_proj"),
+    "blocks.{}.ffn.router.weight": (f"{_LLAMA4}.feed_forward.router.weight",),
+    "blocks.{}.ffn.up": (f"{_LLAMA4}.feed_forward.experts.gate_up_proj",),
+    "blocks.{}.ffn.down": (f"{_LLAMA4}.feed_forward.experts.down_proj",),
+    **linear(
+        "blocks.{}.ffn.shared.up",
+        *(f"{_LLAMA4}.feed_forward.shared_expert.{name}" for name in _GATE_AND_UP),
+    ),
+    **linear("blocks.{}.ffn.shared.down", f"{_LLAMA4}.feed_forward.shared_expert.down_proj"),
+}
+OTHER_NAMES: dict[str, Names] = {
+    **ENCODER_NAMES, "gpt_neox": GPT_NEOX, "bloom": BLOOM, "falcon": BLOOM, "opt": OPT,
+    "llama4_text": LLAMA4,
 }  # fmt: skip

@@ -20,7 +20,7 @@ from attnprof.workloads.transformer.ffn import ACTIVATIONS, FeedForward, Mixture
 from attnprof.workloads.transformer.kernels import Kernels
 from attnprof.workloads.transformer.latent import LatentAttention
 from attnprof.workloads.transformer.norms import new_norm
-from attnprof.workloads.transformer.relative import RelativePositions
+from attnprof.workloads.transformer.relative import new_relative
 from attnprof.workloads.transformer.step import Meter, Segment, Step, unmetered
 from attnprof.workloads.transformer.weights import fill_with_noise
 
@@ -47,12 +47,17 @@ class TransformerBlock(nn.Module):
             count = 2 if block.cross is None else 3  # the attention's, the FFN's, the cross one's
             return nn.ModuleList(new_norm(hidden_size, block.norm) for _ in range(count))
 
-        self.norms_before = norms("pre", "both")
+        self.norms_before = norms("pre", "both", "parallel")
+        if block.placement == "parallel-one-norm":
+            self.norms_before = nn.ModuleList([new_norm(hidden_size, block.norm)])
+        self.is_parallel = block.placement.startswith("parallel")
         self.norms_within = norms("both")
         self.norms_after = norms("post")
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """The hidden states ``[rows, hidden_size]`` after this layer."""
+        if self.is_parallel:
+            return self._in_parallel(x, step)
         x = self._joined(0, x, self.attention(self._normed(0, x, step), step), step)
         if self.cross is not None:
             x = self._joined(2, x, self.cross(self._normed(2, x, step), step), step)
@@ -60,6 +65,17 @@ class TransformerBlock(nn.Module):
         with step.part("ffn"):
             inner = self.ffn(inner)
         return self._joined(1, x, inner, step)
+
+    def _in_parallel(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        assert self.norms_before is not None
+        first = self._normed(0, x, step)
+        second = first if len(self.norms_before) == 1 else self._normed(1, x, step)
+        seen = self.attention(first, step)
+        with step.part("ffn"):
+            inner = self.ffn(second)
+        with step.part("norm"):
+            together: torch.Tensor = x + seen + inner
+        return together
 
     def _normed(self, number: int, x: torch.Tensor, step: Step) -> torch.Tensor:
         if self.norms_before is None:
@@ -107,9 +123,7 @@ class Transformer(nn.Module):
         self.embedding_norm = None
         if architecture.embedding_norm is not None:
             self.embedding_norm = new_norm(hidden_size, architecture.embedding_norm)
-        self.relative = None
-        if architecture.blocks[0].attention.relative is not None:
-            self.relative = RelativePositions(architecture.blocks[0].attention)
+        self.relative = new_relative(architecture.blocks[0].attention)
         self.blocks = nn.ModuleList(
             TransformerBlock(block, hidden_size, index)
             for index, block in enumerate(architecture.blocks)
@@ -235,7 +249,7 @@ class Transformer(nn.Module):
             if self.positions is not None:
                 x = x + torch.cat([self._learned(segment) for segment in step.segments])
             if self.relative is not None:
-                step.biases = [self.relative(segment) for segment in step.segments]
+                step.biases = [self.relative(segment, x) for segment in step.segments]
         if self.embedding_norm is None:
             return x
         with step.part("norm"):
