@@ -90,8 +90,9 @@ class RecurrentOp(Operation):
         alone. Beyond, everything has to be finite.
 
         An element may be off by ``SAFETY · (σ + u · |o|)``: σ is the root mean square of what
-        roundings do to the same recurrence (see :class:`Rounded`), u the unit roundoff of the
-        dtype, and √w times that of float32 in which a product is summed up, and o the element.
+        roundings do to the same recurrence (see :class:`Rounded`), to the element's row or to all
+        of them, whichever is more; u is the unit roundoff of the dtype, and √w times that of
+        float32 in which a product is summed up, and o the element.
         A weight's gradient is a sum over n tokens in the dtype, and so off by u · √(n/2) more.
         """
         sequences, tokens = slice(CHECKED_SEQUENCES), slice(CHECKED_TOKENS)
@@ -110,7 +111,9 @@ class RecurrentOp(Operation):
         worst = (-1.0, 0.0, 0.0)
         for number, (one, right, off) in enumerate(zip(found, expected, disturbed, strict=True)):
             summed = math.sqrt(inputs.x.shape[1] / 2) if number else 0.0  # a weight's gradients
-            spread = _rms(off - right) + unit * summed * _rms(right)
+            by_row = (off - right).square().mean(-1, keepdim=True)
+            spread = by_row.clamp(min=float(by_row.mean())).sqrt()
+            spread = spread + unit * summed * float(right.square().mean().sqrt())
             bounds = SAFETY * (spread + unit * right.abs())
             errors = (one.double() - right).abs().nan_to_num(nan=math.inf)
             ratios = (errors / bounds.clamp(min=torch.finfo(torch.float64).tiny)).flatten()
@@ -358,10 +361,6 @@ def _weights(layers: nn.Module, num_layers: int) -> list[Sequence[Tensor]]:
     flat = list(layers.parameters())
     each = len(flat) // num_layers
     return [flat[i * each : (i + 1) * each] for i in range(num_layers)]
-
-
-def _rms(values: Tensor) -> float:
-    return float(values.square().mean().sqrt())
 
 
 def _part(inputs: RecurrentInputs, sequences: slice, tokens: slice) -> RecurrentInputs:

@@ -4,6 +4,7 @@ Written from the equations, and not from the layers: no chunk, no fused gate, no
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ def exact(value: Tensor) -> Tensor:
 
 
 class Rounded:
-    """Each value off by a normal relative error of ``unit``, and so is each gradient through it.
+    """Each value off by a normal relative error of ``unit``, and so is each gradient.
 
     What comes out of a recurrence so disturbed tells how far roundings that are as large drive a
     kernel that is right from the exact result.
@@ -31,10 +32,27 @@ class Rounded:
         self._generator = torch.Generator(device).manual_seed(seed % 2**63)
 
     def __call__(self, value: Tensor) -> Tensor:
+        rounded: Tensor = _BothWays.apply(value, self)  # type: ignore[no-untyped-call]
+        return rounded
+
+    def off(self, value: Tensor) -> Tensor:
         noise = torch.randn(
             value.shape, dtype=value.dtype, device=value.device, generator=self._generator
         )
         return value * (1 + self.unit * noise)
+
+
+class _BothWays(torch.autograd.Function):
+    """Rounds a value on its way, and the gradient on its way back, each by itself."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, rounded: Rounded) -> Tensor:
+        ctx.rounded = rounded
+        return rounded.off(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.rounded.off(gradient), None
 
 
 def recurrence(
@@ -110,20 +128,24 @@ def _linear(
     head_dims: tuple[int, int],
     rounded: Rounding,
 ) -> list[Tensor]:
-    """The output first, then the sum of φ(k)vᵀ and that of φ(k)."""
+    """The output first, then the sum of φ(k)vᵀ and that of φ(k).
+
+    What goes two ways is rounded on each, because so are the gradients that come back.
+    """
     _, sums, norms = state
     w_q, w_k, w_v, w_out = weights
     key_dim, value_dim = head_dims
-    q = torch.unflatten(_positive(rounded(token @ w_q.T), rounded), -1, (-1, key_dim))
-    k = torch.unflatten(_positive(rounded(token @ w_k.T), rounded), -1, (-1, key_dim))
-    v = torch.unflatten(rounded(token @ w_v.T), -1, (-1, value_dim))
+    q = torch.unflatten(_positive(rounded(rounded(token) @ w_q.T), rounded), -1, (-1, key_dim))
+    k = torch.unflatten(_positive(rounded(rounded(token) @ w_k.T), rounded), -1, (-1, key_dim))
+    v = torch.unflatten(rounded(rounded(token) @ w_v.T), -1, (-1, value_dim))
     sums = sums + rounded(k[..., :, None] * v[..., None, :])
     norms = norms + rounded(k)
     group = q.shape[1] // k.shape[1]
     seen = rounded(sums).repeat_interleave(group, dim=1)
     weight = rounded(norms).repeat_interleave(group, dim=1)
-    attended = rounded((q[..., None] * seen).sum(-2)) / rounded((q * weight).sum(-1, keepdim=True))
-    return [rounded(rounded(attended).flatten(1) @ w_out.T), sums, norms]
+    above = rounded((rounded(q)[..., None] * seen).sum(-2))
+    below = rounded((rounded(q) * weight).sum(-1, keepdim=True))
+    return [rounded(rounded(above / below).flatten(1) @ w_out.T), sums, norms]
 
 
 def _positive(x: Tensor, rounded: Rounding) -> Tensor:
