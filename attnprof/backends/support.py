@@ -346,7 +346,8 @@ def _score_reason(backend: Backend, call: Workload, device_kind: str) -> str | N
 
 
 def _cache_reason(backend: Backend, workload: Workload) -> str | None:
-    own_keys = workload.phase == "prefill" and workload.attention == "self"
+    phase = workload.phase
+    own_keys = phase == "train" or (phase == "prefill" and workload.attention == "self")
     if own_keys and workload.cached_dtype != workload.dtype:
-        return f"prefill attends to its own {workload.dtype} keys: no kv_dtype"
+        return f"{phase} attends to its own {workload.dtype} keys: no kv_dtype"
     return None

@@ -20,8 +20,12 @@ class TrainOp(AttentionOp):
     """
 
     def allocate(self) -> list[Layer]:
+        """Of a cross-attention keys and values are the source's own, with nothing cached."""
         layers = super().allocate()
         for layer in layers:
+            if layer.cache is not None:
+                layer.k, layer.v = layer.cache.held()
+                layer.cache = None
             for tensor in (layer.q, layer.k, layer.v):
                 tensor.requires_grad_()
         return layers
