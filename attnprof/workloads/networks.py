@@ -42,10 +42,11 @@ class ModelBlocks(Transformer):
 
     def embedded(self, tokens: Sequence[torch.Tensor], step: Step) -> torch.Tensor:
         """The states as they are given, one row a token."""
-        if self.relative is not None:
-            step.biases = [self.relative(segment) for segment in step.segments]
         flat = [states.flatten(0, 1) for states in tokens]
-        return flat[0] if len(flat) == 1 else torch.cat(flat)
+        x = flat[0] if len(flat) == 1 else torch.cat(flat)
+        with step.part("position"):
+            self.tell_biases(x, step)
+        return x
 
 
 Network = PlainStack | Transformer
@@ -99,6 +100,13 @@ def attention_blocks(network: Network) -> list[AttentionBlock]:
     return [block.attention for block in network.architecture.blocks]
 
 
+def has_cross(network: Network) -> bool:
+    """Whether a model's layers look at a source as well."""
+    return not isinstance(network, PlainStack) and any(
+        block.cross is not None for block in network.architecture.blocks
+    )
+
+
 def position_bytes(network: Network) -> int:
     """Of the tables of positions that are held between calls, and are no weights."""
     held = sum(rotary.table_bytes for rotary in network._rotaries.values())
@@ -138,6 +146,20 @@ def prepare_kernels(network: Network, segments: Sequence[Segment]) -> None:
             seen = absorbed_block(block) if reads_latent and segment.first_pos else block
             kv_len = workload.kv_len if crosses else segment.kv_len
             kernels.prepared(seen, segment.batch_size, segment.num_tokens, kv_len)
+    if has_cross(network) and not isinstance(network, PlainStack):
+        _prepare_for_source(network, segments[0])
+
+
+def _prepare_for_source(network: Transformer, segment: Segment) -> None:
+    """The kernels that encode a source, and those that look at it."""
+    workload, kernels, batch_size = network.kernels.workload, network.kernels, segment.batch_size
+    length = workload.source_len or workload.kv_len
+    encoder = network.architecture.encoder
+    for block in encoder.blocks if encoder is not None else ():
+        kernels.prepared(block.attention, batch_size, length, length)
+    for block in network.architecture.blocks:
+        if block.cross is not None:
+            kernels.prepared(block.cross, batch_size, segment.num_tokens, length)
 
 
 def layer_cache_shape(workload: Workload, block: AttentionBlock) -> CacheShape:

@@ -248,13 +248,21 @@ class Transformer(nn.Module):
         with step.part("position"):
             if self.positions is not None:
                 x = x + torch.cat([self._learned(segment) for segment in step.segments])
-            if self.relative is not None:
-                step.biases = [self.relative(segment, x) for segment in step.segments]
+            self.tell_biases(x, step)
         if self.embedding_norm is None:
             return x
         with step.part("norm"):
             normed: torch.Tensor = self.embedding_norm(x)
         return normed
+
+    def tell_biases(self, x: torch.Tensor, step: Step) -> None:
+        """Let a step know what is added to the scores of each of its segments, if anything is.
+
+        Args:
+            x: Hidden states, of whose dtype it is.
+        """
+        if self.relative is not None:
+            step.biases = [self.relative(segment, x) for segment in step.segments]
 
     def _types(self, segment: Segment) -> torch.Tensor:
         assert self.token_types is not None
