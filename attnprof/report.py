@@ -450,7 +450,7 @@ def _fact(key: str, value: Any) -> str:
 _LEGEND = {
     "Median, ±, low, high": "the median of all samples and its distribution-free 95 % interval; "
     "± is half its width.",
-    "kv-growth": "its time is that of a step, the median over the growth.",
+    "kv-growth, generate": "its time is that of a step, the median over the growth.",
     "Wall": "the median of elapsed time, whichever clock the row is on.",
     "Samples": "a call too heavy for its budget gets fewer, six at the least.",
     "Clock": "wall is elapsed time; cpu is CPU time of all threads, which other work on the "

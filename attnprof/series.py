@@ -39,6 +39,7 @@ COUNTS = {
     "source_len": "source_token",
 }
 UNIT_OF_AXIS = {"seq_len": "token", "kv_len": "token", **COUNTS}
+_OF_MODELS = ("num_q_heads", "num_kv_heads", "head_dim", "v_head_dim", "num_layers", "variant")
 LEAST_COUNTS = 3  # values of a count that make a series; of a length, two do
 BYTES_SD = 1e-4  # bytes are counted, not timed
 _GROWTH_BINS = 8
@@ -85,15 +86,41 @@ def positive(value: Any) -> float | None:
 
 
 def varying_keys(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
-    """For each phase, the keys of the identity that take more than one value in it."""
-    phases = dict.fromkeys(str(record.get("phase")) for record in records)
+    """For each phase, the keys of the identity that take more than one value in it.
+
+    What its model says of each workload, as its heads, is left out beside the model's name.
+    """
     found: dict[str, tuple[str, ...]] = {}
-    for phase in phases:
-        mine = [record for record in records if str(record.get("phase")) == phase]
-        found[phase] = tuple(
-            key for key in IDENTITY if len({_hashable(record.get(key)) for record in mine}) > 1
-        )
+    for phase, mine in _by_phase(records).items():
+        keys = _not_common(mine)
+        if "model" in keys:
+            keys = tuple(key for key in keys if not _follows_from_model(key, mine))
+        found[phase] = keys
     return found
+
+
+def _by_phase(records: Sequence[Record]) -> dict[str, list[Record]]:
+    phases: dict[str, list[Record]] = {}
+    for record in records:
+        phases.setdefault(str(record.get("phase")), []).append(record)
+    return phases
+
+
+def _not_common(records: Sequence[Record]) -> tuple[str, ...]:
+    return tuple(
+        key for key in IDENTITY if len({_hashable(record.get(key)) for record in records}) > 1
+    )
+
+
+def _follows_from_model(key: str, records: Sequence[Record]) -> bool:
+    """Whether the model alone tells the value of a size, in all of these workloads."""
+    if key not in _OF_MODELS:
+        return False
+    values: dict[Any, set[Any]] = {}
+    for record in records:
+        model = (record.get("model"), record.get("model_digest"))
+        values.setdefault(model, set()).add(_hashable(record.get(key)))
+    return all(len(of_one) == 1 for of_one in values.values())
 
 
 def label(
@@ -156,7 +183,9 @@ def _word(key: str, record: Record) -> str:
         case "softcap":
             return f"cap {value:g}"
         case "kv_cache":
-            return "" if value == "none" else str(value)
+            if value == "none":
+                return "no cache" if record.get("phase") == "generate" else ""
+            return str(value)
         case _ if key in _PREFIXES:
             return f"{_PREFIXES[key]}{value}"
         case _:
@@ -186,10 +215,9 @@ def short_dtype(name: str) -> str:
 
 def what_is_common(records: Sequence[Record]) -> list[str]:
     """For each phase, in words, what all its workloads share."""
-    varying = varying_keys(records)
     said = []
-    for phase, keys in varying.items():
-        one = next(record for record in records if str(record.get("phase")) == phase)
+    for phase, mine in _by_phase(records).items():
+        one, keys = mine[0], _not_common(mine)
         words = [
             key if one[key] is True else f"{key} {one[key]}"
             for key in IDENTITY

@@ -1,6 +1,7 @@
 import itertools
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from attnprof.grid import (
     sizes_of_model,
     sweep_groups,
 )
+from attnprof.workload import Workload
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,12 @@ def test_axes_answer_to_their_short_names() -> None:
     assert axis_named("heads").name == "num_q_heads"
     with pytest.raises(UsageError, match="did you mean 'seq-len'"):
         axis_named("seqlen")
+
+
+def test_every_axis_is_of_a_workload_and_every_part_of_a_workload_an_axis() -> None:
+    made_of_others = {"seq_len"}
+    derived = {"model_digest"}
+    assert set(AXES) - made_of_others == {field.name for field in fields(Workload)} - derived
 
 
 def test_the_product_holds_each_combination_once() -> None:

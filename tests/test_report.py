@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from attnprof.report import (
     write_reports,
 )
 from attnprof.run_header import in_grid_order
+from attnprof.workload import Workload
 
 # `attnprof sweep quick --threads 1 --interval 0.1`, one of its caches left out for size.
 CPU_RUN = Path(__file__).parent / "golden" / "cpu-run"
@@ -85,6 +87,11 @@ def test_results_have_a_row_for_each_workload_and_a_column_for_each_key_of_the_d
         assert row["workload_id"] == record["workload_id"]
         assert float(row["median_s"]) == record["median_s"]
         assert row["window_len"] == ("" if record["window_len"] is None else "256")
+
+
+def test_every_axis_is_a_column_of_the_results() -> None:
+    assert {field.name for field in fields(Workload)} <= set(RESULT_KEYS)
+    assert len(set(RESULT_KEYS)) == len(RESULT_KEYS)
 
 
 def test_tables_come_in_the_order_of_the_grid_whatever_was_measured_first(cpu_run: Path) -> None:

@@ -136,6 +136,22 @@ def test_chunks_of_two_sizes_are_two_series_with_two_names() -> None:
     assert names == ["chunked-prefill flash q16", "chunked-prefill flash q32"]
 
 
+def test_what_a_model_says_of_itself_is_not_said_beside_its_name() -> None:
+    heads = {"gpt2": 12, "t5-small": 8}
+    records = [
+        record
+        for model, num_heads in heads.items()
+        for record in some("prefill", (64, 128), model=model, scope="model",
+                           num_q_heads=num_heads, num_kv_heads=num_heads)
+    ]  # fmt: skip
+    varying = varying_keys(records)
+    assert label(records[0], varying) == "prefill flash gpt2 64"
+    assert "num_q_heads" not in what_is_common(records)[0]
+    fewer = {**records[0], "num_layers": 2}
+    names = [label(record, varying_keys([*records, fewer])) for record in (*records, fewer)]
+    assert (names[0], names[-1]) == ("prefill flash l1 gpt2 64", "prefill flash l2 gpt2 64")
+
+
 def test_what_is_usual_is_not_said_and_what_is_not_is() -> None:
     (said,) = what_is_common(some("prefill", (64, 128)))
     assert not {"mixer", "implementation", "softcap", "checkpointing"} & set(said.split())

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -30,6 +30,18 @@ GROWTH = replace(DECODE, phase="kv-growth", start_len=1)
 def test_an_id_names_one_workload_and_survives_json(one: Workload, other: Workload) -> None:
     assert Workload.from_json(one.to_json()) == one
     assert (one.workload_id == other.workload_id) == (one == other)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Workload)])
+def test_every_part_of_a_workload_is_told_by_its_id(name: str) -> None:
+    values = {bool: True, float: 30.0, int: 7}
+    before = getattr(PREFILL, name)
+    if name in ("dtype", "kv_dtype", "weight_dtype"):
+        after: object = "float16"
+    else:
+        after = values.get(type(before), "other" if isinstance(before, str) else 7)
+    changed = Workload(**PREFILL.to_json() | {name: after})
+    assert changed.workload_id != PREFILL.workload_id
 
 
 def test_ids_that_were_published_stay() -> None:
