@@ -1,146 +1,225 @@
-"""Decoders of every family, with the weights of the Transformers library's own classes."""
+"""Decoders of every family give what the Transformers library's classes give."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
-from attnprof.models.build_architecture import build_architecture  # noqa: E402
-from attnprof.workload import Workload  # noqa: E402
-from attnprof.workloads.kv_caches import new_cache  # noqa: E402
-from attnprof.workloads.transformer import Transformer, build_transformer, op_workload  # noqa: E402
-from attnprof.workloads.transformer.loading import load_transformers_weights  # noqa: E402
+from attnprof.errors import UnsupportedError  # noqa: E402
+from attnprof.models.architecture import Architecture, AttentionBlock, Experts, Norm  # noqa: E402
+from tests.workloads.transformer.library import (  # noqa: E402
+    BATCH,
+    FAMILIES,
+    LENGTH,
+    architecture_of,
+    library_model,
+    new_caches,
+    our_model,
+    tokens_of,
+)
 
 pytestmark = pytest.mark.torch
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 97, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-    "max_position_embeddings": 64,
-}  # fmt: skip
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {**SIZES, "model_type": "llama", "attention_bias": True, "mlp_bias": True,
-        "rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0,
-            "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 16}},
-    "llama, tied": {**SIZES, "model_type": "llama", "tie_word_embeddings": True,
-        "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
-    "mistral": {**SIZES, "model_type": "mistral", "sliding_window": 5},
-    "qwen2": {**SIZES, "model_type": "qwen2", "use_sliding_window": True, "sliding_window": 6,
-        "max_window_layers": 1},
-    "qwen3": {**SIZES, "model_type": "qwen3"},
-    "qwen3_moe": {**SIZES, "model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2,
-        "moe_intermediate_size": 24, "norm_topk_prob": True, "mlp_only_layers": [1]},
-    "mixtral": {**SIZES, "model_type": "mixtral", "num_local_experts": 4,
-        "num_experts_per_tok": 2, "sliding_window": None},
-    "gemma": {**SIZES, "model_type": "gemma"},
-    "gemma2": {**SIZES, "model_type": "gemma2", "sliding_window": 5, "query_pre_attn_scalar": 24,
-        "attn_logit_softcapping": 3.0, "final_logit_softcapping": 2.0},
-    "gemma3": {**SIZES, "model_type": "gemma3_text", "sliding_window": 5,
-        "query_pre_attn_scalar": 24, "layer_types": ["sliding_attention", "full_attention",
-            "sliding_attention"],
-        "rope_parameters": {
-            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},
-    "gpt2": {"model_type": "gpt2", "vocab_size": 97, "n_embd": 48, "n_layer": 3, "n_head": 4,
-        "n_positions": 64, "scale_attn_by_inverse_layer_idx": True},
-    "gpt_oss": {**SIZES, "model_type": "gpt_oss", "sliding_window": 5, "num_local_experts": 6,
-        "num_experts_per_tok": 3},
-    "deepseek_v3": {**SIZES, "model_type": "deepseek_v3", "num_key_value_heads": 4,
-        "head_dim": 8, "q_lora_rank": 20, "kv_lora_rank": 24, "qk_rope_head_dim": 8,
-        "qk_nope_head_dim": 12, "v_head_dim": 10, "moe_intermediate_size": 24,
-        "n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3, "n_group": 4,
-        "topk_group": 2, "first_k_dense_replace": 1,
-        "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
-            "mscale": 1.0, "mscale_all_dim": 0.7, "original_max_position_embeddings": 16}},
-    "deepseek_v3, wide queries": {**SIZES, "model_type": "deepseek_v3", "num_key_value_heads": 4,
-        "head_dim": 8, "q_lora_rank": None, "kv_lora_rank": 24, "qk_rope_head_dim": 8,
-        "qk_nope_head_dim": 12, "v_head_dim": 10, "moe_intermediate_size": 24,
-        "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "n_group": 1,
-        "topk_group": 1, "first_k_dense_replace": 2, "attention_bias": True,
-        "rope_interleave": False},
-}  # fmt: skip
-PROMPT, STEPS, VERIFIED = 11, 4, 3
-LENGTH = PROMPT + STEPS + VERIFIED
+PARTS_OF_LENGTH = (11, 1, 1, 1, 1, 3)  # a prompt, four tokens one by one, three to verify
+LIMIT = 2e-5  # of the logits' own spread, in float32
+EXACT = 1e-9
+LATENT = [name for name in FAMILIES if name.startswith("deepseek")]
+WINDOWED = ["mistral", "qwen2", "gemma-2", "gemma-3", "gpt-oss"]
 
 
-def library_model(config: dict[str, Any], dtype: Any = torch.float32) -> Any:
-    """The class of the configuration with random weights, none of them near zero or one."""
-    config = dict(config)
-    kind = config.pop("model_type")
-    made = transformers.AutoConfig.for_model(kind, **config)
-    torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="eager")
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in (*model.parameters(), *model.buffers()):
-            if parameter.is_floating_point() and parameter.dim() and "inv" not in str(parameter):
-                pass
-        for _, parameter in model.named_parameters():
-            scale = 0.3 if parameter.dim() < 2 else 1.5 * parameter.shape[-1] ** -0.5
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * scale)
-        for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
-                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
-    return model.to(dtype).eval()
-
-
-def our_model(config: dict[str, Any], theirs: Any, **axes: Any) -> Transformer:
-    workload = Workload(
-        **{"backend": "eager", "dtype": "float32", "q_len": LENGTH, "kv_len": LENGTH, **axes}
-    )
-    model = build_transformer(
-        build_architecture(config, "config.json"), workload, torch.device("cpu")
-    )
-    load_transformers_weights(model, theirs.state_dict())
-    return model
-
-
-@pytest.fixture(params=FAMILIES)
-def config(request: pytest.FixtureRequest) -> dict[str, Any]:
+@pytest.fixture(autouse=True)
+def one_thread_without_gradients() -> Any:
     torch.set_num_threads(1)
-    return FAMILIES[request.param]
-
-
-def new_caches(model: Transformer, kv_cache: str = "contiguous") -> list[Any]:
-    def empty(*shape: int) -> Any:
-        return torch.zeros(shape)
-
-    made = []
-    for block in model.architecture.blocks:
-        workload = op_workload(
-            model.kernels.workload, block.attention, batch_size=2, q_len=1, kv_len=LENGTH
-        )
-        import dataclasses
-        workload = dataclasses.replace(workload, kv_cache=kv_cache)
-        made.append(new_cache(workload, 0, empty, seed=0))
-    return made
-
-
-def test_a_prefill_gives_the_librarys_logits(config: dict[str, Any]) -> None:
-    theirs = library_model(config)
-    tokens = torch.randint(0, 97, (2, LENGTH), generator=torch.Generator().manual_seed(3))
     with torch.inference_mode():
-        expected = theirs(tokens, use_cache=False).logits
-        found = our_model(config, theirs)(tokens)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.std()))
+        yield
 
 
-def test_the_cache_gives_the_librarys_logits(config: dict[str, Any]) -> None:
+def furthest_off(found: Any, expected: Any) -> float:
+    """The largest error, in standard deviations of what is expected."""
+    return float((found - expected).abs().max() / expected.std())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prefill_gives_the_librarys_logits(family: str) -> None:
+    theirs = library_model(FAMILIES[family])
+    ours = our_model(architecture_of(FAMILIES[family]), theirs)
+    expected = theirs(tokens_of(), use_cache=False).logits
+    assert furthest_off(ours(tokens_of()), expected) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("family", "kv_cache"),
+    [
+        *((family, "static") for family in FAMILIES),
+        *((family, "contiguous") for family in ("llama, scaled", "gemma-3", LATENT[0])),
+        *((family, "paged") for family in ("llama, scaled", "gemma-2", LATENT[0])),
+        *((family, "latent") for family in LATENT),
+    ],
+)
+def test_steps_over_a_cache_give_the_librarys_logits(family: str, kv_cache: str) -> None:
+    theirs = library_model(FAMILIES[family])
+    ours = our_model(architecture_of(FAMILIES[family]), theirs)
+    caches, held, start = new_caches(ours, kv_cache), None, 0
+    for length in PARTS_OF_LENGTH:
+        new = tokens_of()[:, start : start + length]
+        expected = theirs(new, past_key_values=held, use_cache=True)
+        held = expected.past_key_values
+        assert furthest_off(ours(new, caches, start), expected.logits) < LIMIT
+        start += length
+    assert {cache.length for cache in caches} == {LENGTH}
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_layers_with_a_window_need_no_more_than_a_ring_of_it(family: str) -> None:
+    theirs = library_model(FAMILIES[family])
+    ours = our_model(architecture_of(FAMILIES[family]), theirs)
+    caches, held = new_caches(ours, "rolling"), None
+    for position in range(LENGTH):
+        new = tokens_of()[:, position : position + 1]
+        expected = theirs(new, past_key_values=held, use_cache=True)
+        held = expected.past_key_values
+        assert furthest_off(ours(new, caches, position), expected.logits) < LIMIT
+
+
+DENSE = ["llama, scaled", "llama, tied", "mistral", "qwen2", "qwen3", "gemma", "gemma-3", "gpt-2"]
+
+
+@pytest.mark.parametrize("family", DENSE)
+def test_in_float64_nothing_but_the_rounding_is_off(family: str) -> None:
+    """What the library rounds to float32 is replaced: norms and Gemma's factor; but routers,
+    which are left out."""
+    theirs = library_model(FAMILIES[family], kernel="sdpa").double()
+    architecture = architecture_of(FAMILIES[family])
+    for module in theirs.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = _exactly(module, architecture.blocks[0].norm)
+    embedding = theirs.get_input_embeddings()
+    if hasattr(embedding, "embed_scale"):
+        embedding.embed_scale = torch.tensor(architecture.embedding_scale, dtype=torch.float64)
+    ours = our_model(architecture, theirs, dtype="float64")
+    caches = new_caches(ours, "static")
+    prompt, rest = tokens_of()[:, :11], tokens_of()[:, 11:]
+    expected = theirs(tokens_of(), use_cache=False).logits
+    assert furthest_off(ours(tokens_of()), expected) < EXACT
+    assert furthest_off(ours(prompt, caches), expected[:, :11]) < EXACT
+    assert furthest_off(ours(rest, caches, 11), expected[:, 11:]) < EXACT
+
+
+def _exactly(module: Any, norm: Norm) -> Callable[[Any], Any]:
+    def forward(x: Any) -> Any:
+        root = torch.sqrt(x.square().mean(-1, keepdim=True) + norm.eps)
+        return x / root * (module.weight + norm.weight_offset)
+
+    return forward
+
+
+def changed(architecture: Architecture, **values: Any) -> Architecture:
+    """The architecture with other values in the attention of every layer that has them."""
+
+    def other(block: AttentionBlock) -> AttentionBlock:
+        applies = {name: value for name, value in values.items() if getattr(block, name)}
+        return replace(block, **applies)
+
+    blocks = tuple(replace(b, attention=other(b.attention)) for b in architecture.blocks)
+    return replace(architecture, blocks=blocks)
+
+
+def routed(architecture: Architecture, **values: Any) -> Architecture:
+    """The architecture with other experts."""
+
+    def other(ffn: Any) -> Any:
+        return replace(ffn, **values) if isinstance(ffn, Experts) else ffn
+
+    blocks = tuple(replace(block, ffn=other(block.ffn)) for block in architecture.blocks)
+    return replace(architecture, blocks=blocks)
+
+
+WRONG: dict[str, tuple[str, Callable[[Architecture], Architecture]]] = {
+    "a window of one token more": ("gemma-3", lambda a: changed(a, window_len=6)),
+    "no window": ("mistral", lambda a: changed(a, window_len=None, variant="causal")),
+    "queries that see all": ("qwen3", lambda a: changed(a, variant="full")),
+    "no cap of scores": ("gemma-2", lambda a: changed(a, softcap=None)),
+    "no cap of logits": ("gemma-2", lambda a: replace(a, logit_softcap=None)),
+    "a scale by the head": ("gemma-2", lambda a: changed(a, scale=0.25)),
+    "no embedding scale": ("gemma", lambda a: replace(a, embedding_scale=1.0)),
+    "one base for all layers": (
+        "gemma-3",
+        lambda a: changed(a, rope=a.blocks[1].attention.rope),
+    ),
+    "no position": ("llama, scaled", lambda a: changed(a, rope=None)),
+    "no groups of experts": ("deepseek-v3", lambda a: routed(a, num_groups=1)),
+    "experts by their best": ("deepseek-v3", lambda a: routed(a, group_best=1)),
+    "weights left as they are": ("deepseek-v3", lambda a: routed(a, normalised=False)),
+    "no scaling of experts": ("deepseek-v3", lambda a: routed(a, scaling=1.0)),
+    "weights of all experts": (
+        "gpt-oss",
+        lambda a: routed(a, router="softmax", normalised=False),
+    ),
+    "one expert fewer": ("mixtral", lambda a: routed(a, num_active=1)),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_computed_otherwise_is_seen(what: str) -> None:
+    family, change = WRONG[what]
+    theirs = library_model(FAMILIES[family])
+    wrong = our_model(change(architecture_of(FAMILIES[family])), theirs)
+    expected = theirs(tokens_of(), use_cache=False).logits
+    assert furthest_off(wrong(tokens_of()), expected) > 100 * LIMIT
+
+
+@pytest.mark.parametrize("family", ["llama, scaled", "gpt-2", "deepseek-v3"])
+def test_a_step_at_the_wrong_position_is_seen(family: str) -> None:
+    theirs = library_model(FAMILIES[family])
+    ours = our_model(architecture_of(FAMILIES[family]), theirs)
+    caches = new_caches(ours, "contiguous")
+    expected = theirs(tokens_of(), use_cache=False).logits[:, -1:]
+    ours(tokens_of()[:, :-1], caches)
+    wrong = ours(tokens_of()[:, -1:], caches, LENGTH - 2, keeps=False)
+    assert furthest_off(wrong, expected) > 100 * LIMIT
+    assert furthest_off(ours(tokens_of()[:, -1:], caches, LENGTH - 1), expected) < LIMIT
+
+
+@pytest.mark.parametrize("family", ["llama, scaled", "qwen3", "mistral", "gpt-2", "mixtral"])
+def test_another_kernel_gives_the_same(family: str) -> None:
+    theirs = library_model(FAMILIES[family])
+    ours = our_model(architecture_of(FAMILIES[family]), theirs, backend="flash")
+    expected = theirs(tokens_of(), use_cache=False).logits
+    with ours.pinned():
+        assert furthest_off(ours(tokens_of()), expected) < LIMIT
+
+
+def test_a_kernel_that_lacks_what_a_layer_needs_is_refused() -> None:
+    config = FAMILIES["gemma-2"]
+    ours = our_model(architecture_of(config), library_model(config), backend="flash")
+    with pytest.raises(UnsupportedError, match="softcap"):
+        ours(tokens_of())
+
+
+@pytest.mark.parametrize("change", ["a weight too many", "a weight too few", "another width"])
+def test_weights_of_another_model_are_not_loaded(change: str) -> None:
+    config = FAMILIES["llama, scaled"]
     theirs = library_model(config)
-    ours = our_model(config, theirs)
-    tokens = torch.randint(0, 97, (2, LENGTH), generator=torch.Generator().manual_seed(3))
-    caches, held, start = new_caches(ours), None, 0
-    with torch.inference_mode():
-        for length in (PROMPT, *[1] * STEPS, VERIFIED):
-            new = tokens[:, start : start + length]
-            said = theirs(new, past_key_values=held, use_cache=True)
-            held = said.past_key_values
-            found = ours(new, caches, start)
-            expected = said.logits
-            torch.testing.assert_close(
-                found, expected, rtol=1e-4, atol=1e-4 * float(expected.std())
-            )
-            start += length
+    state = theirs.state_dict()
+    if change == "a weight too many":
+        state["model.layers.7.mlp.up_proj.weight"] = torch.zeros(80, 48)
+    elif change == "a weight too few":
+        del state["model.layers.1.mlp.up_proj.weight"]
+    else:
+        state["model.layers.1.mlp.up_proj.weight"] = torch.zeros(79, 48)
+    theirs.state_dict = lambda: state
+    with pytest.raises((KeyError, RuntimeError)):
+        our_model(architecture_of(config), theirs)
+
+
+def test_a_batch_is_its_sequences_one_by_one() -> None:
+    config = FAMILIES["gpt-oss"]
+    ours = our_model(architecture_of(config), library_model(config))
+    together = ours(tokens_of())
+    for number in range(BATCH):
+        alone = ours(tokens_of()[number : number + 1])
+        torch.testing.assert_close(together[number : number + 1], alone, rtol=1e-4, atol=1e-5)
