@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from attnprof.dtypes import dtype_named
@@ -30,6 +31,7 @@ from attnprof.theory.summary import (
     held_bytes,
     theory_kv_bytes,
     theory_weight_bytes,
+    timed_step,
 )
 from attnprof.units import parse_bytes, parse_seconds
 from attnprof.workload import GROWING, Workload
@@ -38,6 +40,7 @@ MIN_SAMPLE_S = 1e-3
 WARM_CALLS = 4
 FIRST_CALL_FACTOR = 5.0
 QUADRATIC_BACKENDS = ("eager", "math")
+COUNTED_LENGTHS = 17  # of a growth, where to count one takes long
 SLIVER = 0.01  # of a call, for each part that multiplies no matrices
 RULERS_S = {"matmul_s": 1e-3, "copy_s": 2e-3}
 
@@ -282,23 +285,28 @@ class SyntheticCell:
         assert workload.start_len is not None
         self._fail_as_wished()
         time.sleep(law.pace)
+        lengths = list(range(workload.start_len + 1, workload.kv_len + 1))
+        bare_s = _at_lengths(workload, lengths, partial(_bare_s, law))
+        if workload.phase == "generate":
+            bare_s.insert(0, _bare_s(law, workload.prompt()))
+            lengths.insert(0, workload.start_len)
+        useful_bytes = _at_lengths(workload, lengths, theory_kv_bytes)
         points: list[GrowthPoint] = []
         total_s = 0.0
-        steps = [] if workload.phase != "generate" else [workload.prompt()]
-        lengths = range(workload.start_len + 1, workload.kv_len + 1)
-        for step in itertools.chain(steps, map(workload.step, lengths)):
-            self._base_s = _bare_s(law, step) * _slowness(law, workload)
+        for kv_len, step_bare_s, held in zip(lengths, bare_s, useful_bytes, strict=True):
+            self._base_s = step_bare_s * _slowness(law, workload)
             step_s = self._call_s()
             total_s += step_s
-            useful, allocated, peak = cache_bytes(workload, step.kv_len)
+            useful, allocated, peak = cache_bytes(workload, kv_len, round(held))
             points.append(GrowthPoint(
-                kv_len=step.kv_len, wall_s=step_s, cpu_s=step_s, useful_bytes=useful,
+                kv_len=kv_len, wall_s=step_s, cpu_s=step_s, useful_bytes=useful,
                 allocated_bytes=allocated, peak_bytes=peak, total_s=total_s, total_cpu_s=total_s,
             ))  # fmt: skip
         return tuple(points)
 
     def weigh(self) -> Memory:
-        _, allocated, _ = cache_bytes(self.workload, self.workload.kv_len)
+        held = theory_kv_bytes(self.workload)
+        _, allocated, _ = cache_bytes(self.workload, self.workload.kv_len, held)
         return Memory(
             kv_bytes=allocated,
             weight_bytes=theory_weight_bytes(self.workload),
@@ -416,17 +424,30 @@ def activation_bytes(workload: Workload) -> int:
     return int(size * (rows * workload.value_dim + scores))
 
 
-def cache_bytes(workload: Workload, kv_len: int) -> tuple[int, int, int]:
+def _at_lengths(
+    workload: Workload, lengths: list[int], of: Callable[[Workload], float]
+) -> list[float]:
+    """``of`` the step to each length: of more than attention alone, which takes long to count, it
+    is counted at some lengths and lies on lines between them."""
+    if workload.scope == "op" or len(lengths) <= COUNTED_LENGTHS:
+        return [of(workload.step(length)) for length in lengths]
+    last = len(lengths) - 1
+    marks = [last * number // (COUNTED_LENGTHS - 1) for number in range(COUNTED_LENGTHS)]
+    counted = [of(workload.step(lengths[mark])) for mark in marks]
+    found = [counted[0]]
+    for (start, low), (end, high) in itertools.pairwise(zip(marks, counted, strict=True)):
+        steps = range(1, end - start + 1)
+        found += [low + (high - low) * step / (end - start) for step in steps]
+    return found
+
+
+def cache_bytes(workload: Workload, kv_len: int, useful: int) -> tuple[int, int, int]:
     """Bytes useful, allocated, and at the highest of the step that appends token ``kv_len``.
 
     Where there is no cache a growth holds nothing, and another call what it is given.
     """
-    if workload.phase in GROWING:
-        if workload.kv_cache == "none":
-            return 0, 0, 0
-        useful = theory_kv_bytes(workload.step(kv_len))
-    else:
-        useful = theory_kv_bytes(workload)
+    if workload.phase in GROWING and workload.kv_cache == "none":
+        return 0, 0, 0
     if workload.mixer != "attention":
         return useful, useful, useful
     allocated = useful * cached_slots(workload, kv_len) // cached_len(workload, kv_len)
@@ -435,18 +456,19 @@ def cache_bytes(workload: Workload, kv_len: int) -> tuple[int, int, int]:
 
 def part_shares(workload: Workload) -> dict[str, float]:
     """What each part of a layer, block or model takes of a call, by its FLOP."""
+    step = timed_step(workload)
+    tokens = step.batch_size * step.q_len + (step.prefill_len or 0)
     flops: dict[str, float] = {}
-    for stack in stacks_of(workload).layers:
+    for stack in stacks_of(step).layers:
         cross = () if stack.cross is None else (stack.cross,)
         products = sum(products_flops(one) for one in (*stack.attentions, *cross))
         flops["attention"] = flops.get("attention", 0.0) + products
-        tokens = workload.batch_size * workload.q_len
         for matrix in stack.layer.matrices:
             name = "projection" if matrix.role in ("attention", "mixer") else "ffn"
             product = 2 * stack.count * matrix.num_active_params * tokens
             flops[name] = flops.get(name, 0.0) + product
-    slivers = {"position": SLIVER, "cache": SLIVER, "norm": SLIVER, "other": SLIVER}
-    if workload.scope == "layer":
-        del slivers["norm"]
+    around = {"layer": (), "block": ("norm",), "model": ("norm", "embedding", "head")}
+    names = ("position", "cache", "other", *around[workload.scope])
+    slivers = dict.fromkeys(names, SLIVER)
     rest = (1 - sum(slivers.values())) / sum(flops.values())
     return {name: count * rest for name, count in flops.items()} | slivers

@@ -10,7 +10,7 @@ from attnprof.positions import POSITIONS
 from attnprof.theory.calls import kernel_calls
 from attnprof.theory.kv_cache import cached_slots, head_bytes
 from attnprof.theory.position import bias_bytes, peak_with_position_bytes, table_bytes
-from attnprof.workload import Workload
+from attnprof.workload import GROWING, Workload
 
 _FLOAT_BYTES = 4
 _SCALAR_BYTES = 4
@@ -21,7 +21,7 @@ def peak_activation_bytes(workload: Workload, device_kind: str, threads: int = 1
 
     The kernel's own peak, what the cache makes for the call, a concatenated copy of K and V or the
     gathered blocks of a paged cache, and queries and keys that a position has turned. Of a
-    kv-growth workload it is the call at its end; of a mixed step the output of the decode is still
+    growing workload it is the call at its end; of a mixed step the output of the decode is still
     held while the prompt is computed. There is none for a training step, for MLA, and for a cache
     that is kept in another dtype.
 
@@ -32,6 +32,8 @@ def peak_activation_bytes(workload: Workload, device_kind: str, threads: int = 1
     >>> round(peak_activation_bytes(w, "cpu") / 2**20, 2)
     292.02
     """
+    if workload.phase in GROWING:
+        workload = workload.step(workload.kv_len)
     unknown = workload.phase == "train" or workload.mla is not None
     if workload.scope != "op" or unknown or workload.cached_dtype != workload.dtype:
         return None

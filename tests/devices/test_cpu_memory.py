@@ -91,6 +91,15 @@ def test_decode_of_a_stack_holds_what_one_layer_takes(
     assert abs(measured - expected) <= SCALARS_BYTES
 
 
+@pytest.mark.parametrize("kv_cache", ["none", "contiguous", "static", "paged"])
+def test_the_last_step_of_a_generate_peaks_as_theory_says(kv_cache: str, threads: int) -> None:
+    workload = Workload(
+        backend="flash", phase="generate", q_len=1, kv_len=200, start_len=100, kv_cache=kv_cache
+    )
+    measured, expected = measured_and_expected(workload, threads)
+    assert abs(measured - expected) <= SCALARS_BYTES
+
+
 @pytest.mark.parametrize("kv_cache", ["contiguous", "static", "paged"])
 @pytest.mark.parametrize("phase", ["decode", "kv-growth"])
 @pytest.mark.parametrize("dtype", DTYPES)
