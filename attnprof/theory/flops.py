@@ -55,25 +55,26 @@ def attended_pairs(workload: Workload) -> int:
 def products_flops(workload: Workload) -> int:
     """FLOP of QKᵀ and PV in one call over all layers, of a workload of scope op. [FLOP]
 
-        F = 2 · L · H_q · P · (d_k + d_v),  and three times that in a training step
+        F = 2 · L · H_q · P · (d_k + d_v),  three times that in a training step
 
     With values as wide as keys it is :func:`attention_flops`. Of absorbed MLA the widths are those
     of the latent with its rotated key, r + d_rope, and of the latent, r. A training step has four
-    products on its way back, dV, dP, dQ and dK, for the two on its way forward; what is made again
-    by a checkpoint counts once more, what a fused kernel makes again by itself (the scores: 3.5 in
-    place of 3) does not.
+    products on its way back, dV, dP, dQ and dK, for the two on its way forward. A checkpoint makes
+    the scores again, 3.5 times in all: the output itself is not needed for the gradients. What a
+    fused kernel makes again by itself, though nobody asked, is not counted.
 
     Source:
         Dao 2023, "FlashAttention-2", arXiv:2307.08691, section 2.2 (the gradients) and 4.1 (2.5
         for the way back, scores made again).
     """
-    total = 0
+    scores = output = 0
     for call in kernel_calls(workload):
-        widths = call.head_dim + call.value_dim
-        total += 2 * call.num_layers * call.num_q_heads * attended_pairs(call) * widths
+        pairs = call.num_layers * call.num_q_heads * attended_pairs(call)
+        scores += 2 * pairs * call.head_dim
+        output += 2 * pairs * call.value_dim
     if workload.phase != "train":
-        return total
-    return (4 if workload.checkpointing else 3) * total
+        return scores + output
+    return 3 * (scores + output) + (scores if workload.checkpointing else 0)
 
 
 def latent_flops(workload: Workload) -> int:

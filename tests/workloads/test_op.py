@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from attnprof.backends import eager, unsupported_reason  # noqa: E402
+from attnprof.backends.masks import allowed  # noqa: E402
 from attnprof.combinations import problem  # noqa: E402
 from attnprof.positions import POSITIONS  # noqa: E402
 from attnprof.workload import Workload  # noqa: E402
@@ -35,7 +36,7 @@ def _one_thread() -> Any:
     torch.set_num_threads(before)
 
 
-def lengths(draw: st.DrawFn, phase: str, attention: str) -> dict[str, int]:
+def lengths(draw: st.DrawFn, phase: str, attention: str) -> dict[str, Any]:
     kv_len = draw(st.integers(3, 40))
     match phase:
         case "prefill" | "train":
@@ -192,11 +193,11 @@ def test_a_mask_that_is_off_by_one_is_caught(
     monkeypatch: pytest.MonkeyPatch, sight: dict[str, Any], dtype: str, phase: str
 ) -> None:
     workload = replace(CAUSAL, dtype=dtype, phase=phase, **sight)
-    right = eager.allowed
 
     def shifted(workload: Workload, device: Any) -> Any:
         """The next key as well."""
-        mask = right(workload, device)
+        mask = allowed(workload, device)
+        assert mask is not None
         before = torch.zeros_like(mask[..., :1])
         return mask | torch.cat((before, mask[..., :-1]), dim=-1)
 
