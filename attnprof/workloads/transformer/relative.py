@@ -43,14 +43,15 @@ class AlibiPositions(nn.Module):
     def __init__(self, block: AttentionBlock) -> None:
         super().__init__()
         self.num_q_heads = block.num_q_heads
-        self._alibi: Alibi | None = None
+        self._made: dict[tuple[torch.device, torch.dtype], Alibi] = {}
 
     def forward(self, segment: Segment, x: torch.Tensor) -> torch.Tensor:
         """As of :class:`RelativePositions`."""
-        if self._alibi is None:
-            self._alibi = Alibi(self.num_q_heads, x.device, x.dtype)
+        key = (x.device, x.dtype)
+        if key not in self._made:
+            self._made[key] = Alibi(self.num_q_heads, *key)
         q_first, q_len = segment.first_pos, segment.num_tokens
-        return self._alibi.constant_bias(q_first, q_len, 0, segment.kv_len)
+        return self._made[key].constant_bias(q_first, q_len, 0, segment.kv_len)
 
 
 def new_relative(block: AttentionBlock) -> RelativePositions | AlibiPositions | None:
