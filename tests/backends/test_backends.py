@@ -225,3 +225,37 @@ def test_layers_own_their_tensors() -> None:
     tensors = [t for layer in layers for t in (layer.q, layer.k, layer.v)]
     assert len({t.data_ptr() for t in tensors}) == 9
     assert not torch.equal(layers[0].k, layers[1].k)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_sinks_of_flex_enter_the_sum_of_each_row() -> None:
+    """The kernel that is compiled on a GPU alone, run as it is."""
+    from attnprof.backends import flex
+
+    workload = Workload(
+        backend="flex", q_len=20, kv_len=20, num_q_heads=4, num_kv_heads=2, head_dim=16,
+        sink_logits=True, softcap=2.0,
+    )  # fmt: skip
+    layer = build_layers(workload, CPU, 3, held_len=0)[0]
+    kernel = flex._kernel(workload, flex._block_mask(workload, CPU), workload.head_dim**-0.5)
+    output = kernel(layer.q, layer.k, layer.v, None, layer.sinks)
+    given = (layer.q, layer.k, layer.v, output)
+    assert held_against_reference(workload, *given, seed=3, sinks=layer.sinks).passed
+    assert not held_against_reference(workload, *given, seed=3).passed
+
+
+def test_a_kernel_without_masks_is_told_of_a_triangle_that_ends_at_the_last_key() -> None:
+    from torch.nn.attention.bias import CausalBias
+
+    from attnprof.backends import sdpa
+
+    workload = Workload(
+        backend="flash", phase="verify", dtype="float16", q_len=3, kv_len=20, kv_cache="static",
+        num_q_heads=4, num_kv_heads=2, head_dim=16,
+    )  # fmt: skip
+    attention = sdpa.prepare(workload, torch.device("cuda"), scale=0.25, bias=None)
+    layer = build_layers(workload, CPU, 3, held_len=17)[0]
+    pair = layer.keys_and_values()
+    assert isinstance(attention.attend.keywords["mask"], CausalBias)  # type: ignore[attr-defined]
+    output = attention.attend(layer.q, *pair)
+    assert held_against_reference(workload, layer.q, *pair, output, seed=3).passed
