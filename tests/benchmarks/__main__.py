@@ -1,7 +1,7 @@
 """The numbers that attnprof holds itself to, measured here and now: ``python -m tests.benchmarks``.
 
 Prints one table; exit code 1 where a number is missed. Left to itself it measures each theme, and
-running a second time while another process keeps every core busy; about seven minutes on two cores.
+running a second time while another process keeps every core busy; about nine minutes on two cores.
 """
 
 import argparse
@@ -13,11 +13,19 @@ from attnprof.render import Column, OutputFormat, Table, show
 from tests.benchmarks import estimating, growth, memory, running, start_up
 from tests.benchmarks.number import Number, Theme
 
+
+def models(busy: bool) -> Sequence[Number]:
+    from tests.benchmarks.models import numbers  # imports torch
+
+    return numbers(busy)
+
+
 THEMES: dict[str, Theme] = {
     "start-up": start_up.numbers,
     "estimating": estimating.numbers,
     "memory": memory.numbers,
     "growth": growth.numbers,
+    "models": models,
     "running": running.numbers,
 }
 VERDICTS = {True: "yes", False: "NO", None: None}

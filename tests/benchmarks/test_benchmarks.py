@@ -184,3 +184,16 @@ def test_a_grid_is_timed_over_every_combination() -> None:
     request = estimating.grid_request(num_lens=1)
     assert estimating.grid_cpu_s(request) > 0
     assert estimating.grid_request().num_combinations >= 100_000
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("backend", ["flash", "eager"])
+def test_models_are_timed_on_the_librarys_own_weights(backend: str) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from tests.benchmarks import models
+
+    tiny = {**models.CONFIG, "hidden_size": 32, "head_dim": 8, "vocab_size": 64}
+    found = models.of_kernel(backend, tiny, models.Lengths(prompt=4, decoded=2, rounds=2))
+    assert [number.name.partition(" ")[0] for number in found] == ["prefill", "decode"]
+    assert all(float(number.found) > 0 for number in found)
