@@ -37,6 +37,8 @@ def scope_reason(workload: Workload) -> str | None:
 
 
 def _plain_reason(w: Workload) -> str | None:
+    if w.phase == "train" and w.kv_dtype is not None:
+        return f"a training step makes the source's keys anew and caches none: no {w.kv_dtype}"
     if w.mla is None:
         return None
     if w.variant not in ("full", "causal", "sliding"):
@@ -69,9 +71,16 @@ def _model_reason(w: Workload, architecture: Architecture) -> str | None:
         return f"{w.model} is an encoder: prefill and train, not {w.phase}"
     if w.min_len is not None and not is_encoder:
         return f"min_len {w.min_len}: {w.model} is no encoder, whose batches are padded"
-    has_cross = any(block.cross is not None for block in blocks)
-    if has_cross:
-        return f"{w.model} reads a source, and is not measured yet"
+    reads = any(block.cross is not None for block in blocks)
+    if reads and w.phase == "mixed":
+        return f"{w.model} reads a source in each prompt: a mixed step is of a decoder alone"
+    if w.source_len is not None and not reads:
+        return f"source_len {w.source_len}: {w.model} reads no source"
+    if reads and architecture.encoder is not None and architecture.encoder.num_positions:
+        encoder, source_len = architecture.encoder, w.source_len or w.kv_len
+        room = (encoder.num_positions or 0) - encoder.first_position
+        if w.scope == "model" and source_len > room:
+            return f"{w.model} has a table of {room} positions, and its source has {source_len}"
     if w.kv_cache == "latent" and not all(block.attention.latent for block in blocks):
         return f"{w.model} has no latent to cache: kv_cache contiguous, static or paged"
     if w.kv_cache == "latent" and w.weight_dtype is not None:

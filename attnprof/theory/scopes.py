@@ -31,7 +31,8 @@ class Stack:
     def held(self) -> tuple[Workload, ...]:
         """The attentions whose keys and values stay between calls."""
         own = tuple(one for one in self.attentions if one.kv_cache != "none")
-        return own if self.cross is None else (*own, self.cross)
+        reads_anew = bool(self.attentions) and not own
+        return own if self.cross is None or reads_anew else (*own, self.cross)
 
 
 @dataclass(frozen=True)

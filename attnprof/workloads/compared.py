@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 # Times the rounding error that a row is expected to have. An error here is a root mean square over
 # a row, which varies little; what is left is how scores, norms and sums amplify it.
 SAFETY = 4.0
-ROUNDINGS = 8  # of a layer that add up like a random walk
+ROUNDINGS = 2  # of a layer that add up like a random walk
+# Times as far may gradients be off, whose way is twice as long; of halves with a short exponent,
+# in which small ones are rounded to steps of 2⁻²⁴, four times that.
+GRADIENTS = {"float16": 16}
+USUAL_GRADIENTS = 4
 CHECKED_SEQUENCES = 2
 MAX_FLOPS = 2e11  # of a twin: some ten seconds of two cores
 MAX_OUTER_BYTES = 2**31  # of embedding and head in float64
@@ -41,20 +45,23 @@ def unit_of(dtype: str) -> float:
     return 2**-11 if dtype == "tf32" else torch.finfo(getattr(torch, dtype)).eps / 2
 
 
-def bound_of(workload: Workload, num_layers: int, width: int) -> float:
+def bound_of(workload: Workload, num_layers: int, width: int, spread: float = 1.0) -> float:
     """The largest share of a row's root mean square by which it may differ. [1]
 
-        SAFETY · √(R · L + 1) · (u + u₃₂ · √width + √(u · u_kv))
+        SAFETY · √(R · L + 1) · (1 + max(1, σ)) / 2 · (u + u₃₂ · √width / 4 + √(u · u_kv))
 
-    R roundings a layer add up like a random walk over L layers; sums of ``width`` products round
-    as they go, of halves in float32. The last term is of quantised caches alone: a new key that
-    lies at the edge of two codes becomes the one or the other by the rounding before it.
+    R roundings a layer add up like a random walk over L layers. Scores that spread by σ, one where
+    they are scaled as usual, carry as many times the rounding of queries and keys into the softmax.
+    Sums of ``width`` products round as they go, of halves in float32, in blocks and so less than
+    one by one. The last term is of quantised caches alone: a new key that lies at the edge of two
+    codes becomes the one or the other by the rounding before it.
     """
     unit = unit_of(workload.dtype)
-    each = unit + min(unit, unit_of("float32")) * math.sqrt(width)
+    each = unit + min(unit, unit_of("float32")) * math.sqrt(width) / 4
     if workload.kv_dtype is not None:
         each += math.sqrt(unit * _stored_error(workload.kv_dtype))
-    return SAFETY * math.sqrt(ROUNDINGS * num_layers + 1) * each
+    amplified = (1 + max(1.0, spread)) / 2
+    return SAFETY * math.sqrt(ROUNDINGS * num_layers + 1) * amplified * each
 
 
 def _stored_error(stored: str) -> float:
@@ -136,9 +143,9 @@ def _fits(network: Network) -> bool:
 def held_against_twin(op: "ScopeOperation", output: torch.Tensor) -> Check:
     """Compare a call's rows, and the gradients of a training step, with float64.
 
-    Every row has a bound, :func:`bound_of` times its own root mean square, and so has every
-    gradient as a whole. The error and the bound that are reported are those of the row or gradient
-    that comes closest to its bound, or lies furthest beyond it.
+    Every row has a bound, :func:`bound_of` times its own root mean square, and so have gradients,
+    those of a layer's weights together as one row. The error and the bound that are reported are
+    those of the row that comes closest to its bound, or lies furthest beyond it.
     """
     extent = extent_of(op)
     trains = op.workload.phase == "train" and extent.is_whole
@@ -147,9 +154,13 @@ def held_against_twin(op: "ScopeOperation", output: torch.Tensor) -> Check:
         twin = Twin(op, extent.num_sequences, extent.num_tokens)
         exact = _computed(op, op.inputs.network, twin, extent, chosen)
         found = _found(op, extent, output)
-    bound = bound_of(op.workload, extent.num_layers, _widest(op.inputs.network))
+    bound = bound_of(
+        op.workload, extent.num_layers, _widest(op.inputs.network), twin.spread.largest
+    )
+    of_gradients = GRADIENTS.get(op.workload.dtype, USUAL_GRADIENTS) * bound
+    bounds = [bound, *[of_gradients] * (len(found) - 1)]
     worst = max(
-        (_worst_row(one, other, bound) for one, other in zip(found, exact, strict=True)),
+        (_worst_row(*one) for one in zip(found, exact, bounds, strict=True)),
         key=lambda pair: pair[0] / pair[1],
     )
     passed = worst[0] <= worst[1] and twin.worst_gap <= bound
@@ -189,6 +200,11 @@ def _computed(
     shell = None
     if isinstance(network, Transformer) and network.head is not None and extent.is_whole:
         shell = twin.around(network)
+    if op.inputs.source is not None:
+        own = op.step_of(op.inputs).segments[0].source
+        assert own is not None
+        made = twin.of_source(own) if shell is None else twin.encoded(shell, op.inputs.source)
+        step.segments = tuple(replace(one, source=made) for one in step.segments)
     x = twin.embedded(network, given, step, shell)
     layers = []
     for layer in twin.layers(network, extent.num_layers, chosen):
@@ -202,10 +218,7 @@ def _computed(
         return [x]
     assert op.inputs.gradient is not None
     torch.autograd.backward(x, op.inputs.gradient.double().to(x.device))
-    weights = [weight for layer in layers for weight in layer.parameters()]
-    weights += [] if shell is None else list(shell.parameters())
-    gradients = [one.grad for one in (*leaves, *weights)]
-    return [x.detach(), *(_as_rows(one) for one in gradients if one is not None)]
+    return [x.detach(), *_gradients(leaves, [*layers, *([] if shell is None else [shell])])]
 
 
 def _found(op: "ScopeOperation", extent: Extent, output: torch.Tensor) -> list[torch.Tensor]:
@@ -215,28 +228,40 @@ def _found(op: "ScopeOperation", extent: Extent, output: torch.Tensor) -> list[t
     inputs, network = op.inputs, op.inputs.network
     segments = inputs.segments
     if not extent.is_whole:
-        step = network.step(segments, keeps=False)
         with op.pinned(), torch.no_grad():
+            step = op.step_of(inputs)
             x = network.embedded(inputs.given, step)
             for block in network.blocks[: extent.num_layers]:
                 x = block(x, step)
         return [x[kept_rows(segments, extent)]]
+    has_head = isinstance(network, Transformer) and network.head is not None
     if op.workload.phase != "train":
-        has_head = isinstance(network, Transformer) and network.head is not None
         last = [replace(one, num_tokens=1) for one in segments]
         are_last = has_head and wants_last(op.workload)
         return [output[kept_rows(last if are_last else segments, extent)]]
-    within = [weight for block in network.blocks for weight in block.parameters()]
-    known = {id(weight) for weight in within}
-    outer = [weight for weight in network.parameters() if id(weight) not in known]
     states = [one for one in inputs.given if one.requires_grad]
-    gradients = [one.grad for one in (*states, *within, *outer)]
-    return [output, *(_as_rows(one) for one in gradients if one is not None)]
+    parts: list[nn.Module] = list(network.blocks)
+    if has_head:
+        parts.append(network)
+    return [output, *_gradients(states, parts)]
 
 
-def _as_rows(gradient: torch.Tensor) -> torch.Tensor:
-    """A gradient as one row: small parts of it may be sums that cancel."""
-    return gradient.reshape(1, -1)
+def _gradients(states: Sequence[torch.Tensor], parts: Sequence[nn.Module]) -> list[torch.Tensor]:
+    """Gradients of states, row by row, and of each part's weights, all in one row.
+
+    Some weights alone have gradients that nearly cancel, as those of queries do where a softmax is
+    sharp: what is lost of them is little of their layer's. What comes after other parts has the
+    weights that these have not.
+    """
+    found = [one.grad for one in states if one.grad is not None]
+    seen: set[int] = set()
+    for part in parts:
+        own = [one for one in part.parameters() if id(one) not in seen]
+        seen.update(map(id, own))
+        made = [one.grad.flatten().double() for one in own if one.grad is not None]
+        if made:
+            found.append(torch.cat(made)[None])
+    return found
 
 
 def kept_rows(segments: Sequence[Segment], extent: Extent) -> torch.Tensor:
@@ -278,7 +303,7 @@ def _choices(op: "ScopeOperation", extent: Extent) -> dict[int, torch.Tensor]:
     found: dict[int, torch.Tensor] = {}
     rows = kept_rows(op.inputs.segments, extent)
     with _recorded(parts, found), torch.no_grad(), op.pinned():
-        network.run(op.inputs.given, network.step(op.inputs.segments, keeps=False))
+        network.run(op.inputs.given, op.step_of(op.inputs))
     return {key: chosen[rows.to(chosen.device)] for key, chosen in found.items()}
 
 

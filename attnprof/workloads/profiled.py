@@ -48,6 +48,8 @@ def part_peaks(call: Callable[[], object], names: Collection[str]) -> dict[str, 
         match str(event.kind()):
             case "push":
                 inside.append((event.name(), held_bytes))
+                if event.name() in names:
+                    found.setdefault(event.name(), 0)
             case "pop" if inside:
                 inside.pop()
             case "memory_alloc":

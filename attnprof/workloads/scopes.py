@@ -1,7 +1,7 @@
 """Scopes layer, block and model: attention with what is around it, over steps of real sequences."""
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from attnprof.workloads.networks import (
     Network,
     attention_blocks,
     build_network,
+    has_cross,
     held_by,
     output_width,
     position_bytes,
@@ -28,7 +29,8 @@ from attnprof.workloads.networks import (
 )
 from attnprof.workloads.operation import Noise, Operation, Timed
 from attnprof.workloads.precision import held_weight_bytes, torch_dtype
-from attnprof.workloads.transformer.step import Segment
+from attnprof.workloads.transformer.cross import Source
+from attnprof.workloads.transformer.step import Segment, Step
 
 _INPUT_SEED = 15_485_863  # so that inputs are other noise than the weights of the same seed
 
@@ -41,6 +43,7 @@ class StepInputs:
     given: list[torch.Tensor]  # of each segment
     segments: list[Segment]
     gradient: torch.Tensor | None = None  # of the output, which a train step sends back
+    source: torch.Tensor | None = None  # tokens or states that each call reads anew
 
 
 class ScopeOperation(Operation):
@@ -74,6 +77,7 @@ class ScopeOperation(Operation):
         workload = self.workload
         network = build_network(workload, self.device, self.seed, self._kind)
         segments = self._segments(network)
+        source = read_by(workload, network, self.seed, self.device)
         prepare_kernels(network, segments)
         kernels = network.kernels
         self.compiles, self.operators = kernels.compiles, kernels.operators
@@ -83,7 +87,12 @@ class ScopeOperation(Operation):
             noise = Noise(self.seed + 1, self.device)
             rows, dtype = sum(segment.num_rows for segment in segments), torch_dtype(workload.dtype)
             gradient = noise(rows, output_width(network), dtype=dtype)
-        return StepInputs(network, given, segments, gradient)
+        if source is not None and workload.phase not in ("prefill", "train"):
+            with torch.inference_mode():
+                made = source_of(workload, network, source)
+            segments = [replace(one, source=made) for one in segments]
+            source = None
+        return StepInputs(network, given, segments, gradient, source)
 
     def _segments(self, network: Network) -> list[Segment]:
         workload = self.workload
@@ -119,14 +128,22 @@ class ScopeOperation(Operation):
     def run(self, inputs: StepInputs) -> torch.Tensor:
         """Rows of the output: of states, or of logits."""
         network = inputs.network
-        step = network.step(inputs.segments, keeps=False)
         if inputs.gradient is None:
+            step = self.step_of(inputs)
             return network.run(inputs.given, step, last_only=wants_last(self.workload))
         for leaf in leaves_of(inputs):
             leaf.grad = None
-        out = network.run(inputs.given, step)
+        out = network.run(inputs.given, self.step_of(inputs))
         torch.autograd.backward(out, inputs.gradient)
         return out.detach()
+
+    def step_of(self, inputs: StepInputs) -> Step:
+        """A pass over the segments; where a source is read, once that has been encoded."""
+        segments, network = inputs.segments, inputs.network
+        if inputs.source is not None:
+            made = source_of(self.workload, network, inputs.source)
+            segments = [replace(one, source=made) for one in segments]
+        return network.step(segments, keeps=False)
 
     def compared(self, output: torch.Tensor) -> Check:
         return held_against_twin(self, output)
@@ -142,12 +159,15 @@ class ScopeOperation(Operation):
 
     @property
     def kv_bytes(self) -> int:
-        return sum(
-            cache.allocated_bytes_with(0 if self.workload.attention == "cross" else new)
-            for segment in self.inputs.segments
-            for cache, new in ((one, segment.num_tokens) for one in segment.caches or ())
-            if not isinstance(cache, torch.Tensor)
-        )
+        total = 0
+        for segment in self.inputs.segments:
+            of_source = segment.source.caches if segment.source is not None else None
+            total += sum(cache.allocated_bytes for cache in of_source or ())
+            new = 0 if self.source is not None else segment.num_tokens
+            for cache in segment.caches or ():
+                if not isinstance(cache, torch.Tensor):
+                    total += cache.allocated_bytes_with(new)
+        return total
 
     @property
     def weight_bytes(self) -> int:
@@ -185,6 +205,32 @@ def given_to(
     return [one.requires_grad_(workload.phase == "train") for one in states]
 
 
+def read_by(
+    workload: Workload, network: Network, seed: int, device: torch.device
+) -> torch.Tensor | None:
+    """The source of an encoder–decoder: tokens for its encoder, states of noise where there is no
+    encoder; None of other models."""
+    if isinstance(network, PlainStack) or not has_cross(network):
+        return None
+    length = workload.source_len or workload.kv_len
+    if network.encoder is not None:
+        generator = torch.Generator().manual_seed(seed + 2 * _INPUT_SEED)
+        shape, most = (workload.batch_size, length), network.architecture.vocab_size
+        return torch.randint(most, shape, generator=generator).to(device)
+    noise = Noise(seed + 2 * _INPUT_SEED, device)
+    width = network.architecture.hidden_size
+    return noise(workload.batch_size, length, width, dtype=torch_dtype(workload.dtype))
+
+
+def source_of(workload: Workload, network: Network, read: torch.Tensor) -> Source:
+    """What was read, encoded; but for training with the keys and values that all layers see."""
+    assert not isinstance(network, PlainStack)
+    source = Source(states=read) if read.is_floating_point() else network.encode(read)
+    if workload.phase == "train":
+        return source
+    return network.cached_source(source, workload.kv_dtype)
+
+
 def source_states(workload: Workload, seed: int, device: torch.device) -> torch.Tensor:
     """What a cross-attention attends to, ``[batch, kv_len, hidden_size]``."""
     noise = Noise(seed + 2 * _INPUT_SEED, device)
@@ -211,9 +257,12 @@ class ScopeGrower:
             held = held_by(workload, self._network, self._length, seed, device)
             self._caches = [one.cache() for one in held]
         whole = Segment(batch_size=workload.batch_size, num_tokens=workload.kv_len)
-        [self._given] = given_to(
-            workload.step(workload.kv_len), self._network, [whole], seed, device
-        )
+        last = workload.step(workload.kv_len)
+        [self._given] = given_to(last, self._network, [whole], seed, device)
+        self._read = read_by(workload, self._network, seed, device)
+        self._source: Source | None = None
+        if self._read is not None and not generates:
+            self._source = source_of(workload, self._network, self._read)
         if generates:
             prepare_kernels(self._network, [self._segment(0, workload.start_len)])
         self.ready(workload.start_len + 1)
@@ -234,15 +283,23 @@ class ScopeGrower:
 
     def prompt(self, *, keep: bool) -> torch.Tensor:
         assert self._workload.start_len is not None
+        self._encode()
         return self._run(self._segment(0, self._workload.start_len), keep=keep)
 
     def step(self, *, keep: bool) -> torch.Tensor:
+        if self._caches is None:
+            self._encode()
         return self._run(self._next, keep=keep)
+
+    def _encode(self) -> None:
+        if self._read is not None:
+            self._source = source_of(self._workload, self._network, self._read)
 
     def _run(self, segment: Segment, *, keep: bool) -> torch.Tensor:
         given = self._given[:, segment.first_pos : segment.kv_len]
-        step = self._network.step([segment], keeps=keep)
+        step = self._network.step([replace(segment, source=self._source)], keeps=keep)
         return self._network.run([given], step, last_only=True)
 
     def cache_bytes(self) -> CacheBytes:
-        return bytes_of_caches(self._caches or [])
+        of_source = self._source.caches if self._source is not None else None
+        return bytes_of_caches([*(of_source or ()), *(self._caches or ())])

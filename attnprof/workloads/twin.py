@@ -5,6 +5,7 @@ their seed. Layers are made one at a time, so that a model needs no room for twi
 """
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from torch import nn
 from attnprof.backends import Attention
 from attnprof.models.architecture import AttentionBlock
 from attnprof.rope import Rope
+from attnprof.workloads.kv_caches import KvCache
 from attnprof.workloads.kv_caches.codecs import Codec
 from attnprof.workloads.layer import PlainKernels, PlainStack
 from attnprof.workloads.networks import Held, Network
@@ -62,6 +64,17 @@ class TwinCache:
             return keys, keys[..., : self.shape.latent_rank]
         values = torch.cat((self._v.to(v.device), self._rounded(1, v)), dim=2)
         return keys, values[:, :, -keys.shape[2] :]
+
+
+class HeldPair:
+    """Keys and values of a source as a quantised cache gives them."""
+
+    def __init__(self, cache: KvCache, num_sequences: int, where: torch.device) -> None:
+        k, v = (one[:num_sequences].double().to(where) for one in cache.held())
+        self._pair = (k, v)
+
+    def held(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._pair
 
 
 class _Slices:
@@ -115,17 +128,33 @@ class TwinExperts(MixtureOfExperts):
         return float((wanted - found).amax() / scores.abs().amax())
 
 
+class Spread:
+    """The largest standard deviation that scores have in any layer, were they all independent."""
+
+    def __init__(self) -> None:
+        self.largest = 0.0
+
+    def note(self, q: torch.Tensor, k: torch.Tensor, scale: float) -> None:
+        sizes = (one.detach().square().mean().sqrt() for one in (q, k))
+        self.largest = max(self.largest, float(math.prod(sizes)) * scale * q.shape[-1] ** 0.5)
+
+
 class TwinKernels(Kernels):
     """The plain kernel, over some heads at a time where all scores have no room."""
+
+    spread: Spread
 
     def prepared(
         self, block: AttentionBlock, batch_size: int, q_len: int, kv_len: int
     ) -> Attention:
-        return by_head(super().prepared(block, batch_size, q_len, kv_len))
+        kernel = super().prepared(block, batch_size, q_len, kv_len)
+        return by_head(kernel, self.spread, block.scale)
 
 
 class TwinPlainKernels(PlainKernels):
     """The same for layers without a model."""
+
+    spread: Spread
 
     def prepared(
         self, block: AttentionBlock, batch_size: int, q_len: int, kv_len: int
@@ -133,15 +162,26 @@ class TwinPlainKernels(PlainKernels):
         bias = None
         if q_len > 1:
             bias = self.constant_bias(self.op_workload(block, batch_size, q_len, kv_len))
-        return by_head(super().prepared(block, batch_size, q_len, kv_len), bias)
+        kernel = super().prepared(block, batch_size, q_len, kv_len)
+        return by_head(kernel, self.spread, block.scale, bias)
 
 
-def by_head(attention: Attention, constant_bias: torch.Tensor | None = None) -> Attention:
-    """A kernel that is called for as many query heads of a KV head at once as have room."""
+def by_head(
+    attention: Attention,
+    spread: Spread,
+    scale: float,
+    constant_bias: torch.Tensor | None = None,
+) -> Attention:
+    """A kernel that is called for as many query heads of a KV head at once as have room.
+
+    Args:
+        spread: Told how far scores spread.
+    """
 
     def attend(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **more: torch.Tensor
     ) -> torch.Tensor:
+        spread.note(q, k, scale)
         batch_size, num_q_heads, q_len, _ = q.shape
         at_once = max(1, MAX_SCORES // (batch_size * q_len * k.shape[2]))
         if at_once >= num_q_heads:
@@ -186,12 +226,13 @@ class Twin:
         self.workload = replace(
             op.workload, dtype="float64", backend="eager", kv_dtype=None, weight_dtype=None
         )
-        self.kernels: Kernels
+        self.kernels: TwinKernels | TwinPlainKernels
         if isinstance(op.inputs.network, PlainStack):
             position = self._position(op.inputs.network.kernels.position)
             self.kernels = TwinPlainKernels(self.workload, self.where, None, position)
         else:
             self.kernels = TwinKernels(self.workload, self.where)
+        self.kernels.spread = self.spread = Spread()
         self.worst_gap = 0.0
         self._rotaries: dict[Rope, Rotary] = {}
 
@@ -225,14 +266,33 @@ class Twin:
             ]
         source = None
         if segment.source is not None:
-            states = segment.source.states[:num_sequences].detach().double()
-            source = Source(states=states.to(self.where), min_len=segment.source.min_len)
+            source = self.of_source(segment.source)
         num_tokens = min(self._num_tokens, segment.num_tokens)
         return replace(
             segment, batch_size=num_sequences, num_tokens=num_tokens, caches=caches, source=source
         )
 
+    def of_source(self, source: Source) -> Source:
+        """The call's states of a source; of a quantised cache what it holds of them."""
+        num_sequences = self._num_sequences
+        states = source.states[:num_sequences].detach().double().to(self.where)
+        caches: Any = None
+        if self._rounds and source.caches is not None:
+            caches = [HeldPair(cache, num_sequences, self.where) for cache in source.caches]
+        return Source(states=states, caches=caches, min_len=source.min_len)
+
+    @property
+    def _rounds(self) -> bool:
+        return self.op.workload.kv_dtype is not None and not self._exact
+
+    def encoded(self, shell: Transformer, read: torch.Tensor) -> Source:
+        """A source that the call reads, through the encoder in float64."""
+        read = read[: self._num_sequences].to(self.where)
+        return Source(states=read.double()) if read.is_floating_point() else shell.encode(read)
+
     def _cache(self, number: int, cache: Any, num_sequences: int) -> Any:
+        if self.op.source is not None and self._rounds:
+            return HeldPair(cache, num_sequences, self.where)
         if self.op.source is not None:
             return self.op.source[:num_sequences].detach().double().to(self.where)
         return TwinCache(self.op.held[number], cache.codecs, num_sequences, exact=self._exact)
