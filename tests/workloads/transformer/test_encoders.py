@@ -15,6 +15,7 @@ from attnprof.workloads.kv_caches import KvCache, new_cache  # noqa: E402
 from attnprof.workloads.transformer import Transformer, build_transformer, op_workload  # noqa: E402
 from attnprof.workloads.transformer.cross import CrossAttention, Source  # noqa: E402
 from attnprof.workloads.transformer.loading import load_transformers_weights  # noqa: E402
+from attnprof.workloads.transformer.relative import RelativePositions  # noqa: E402
 
 torch.set_num_threads(1)
 VOCAB, BATCH, SOURCE, SHORTEST = 97, 3, 9, 4
@@ -268,12 +269,12 @@ def test_a_wrong_place_or_a_wrong_source_is_seen(dtype: str) -> None:
         assert close(
             ours(target[:, -1:], caches, TARGET - 1, source=source, keeps=False), last, dtype
         )
-        if ours.relative is None:
-            assert not close(ours(target[:, -1:], caches, 2, source=source), last, dtype)
-        else:
+        if isinstance(ours.relative, RelativePositions):
             ours.relative.bidirectional = True
             moved = ours(target[:, -1:], caches, TARGET - 1, source=source)
             assert not close(moved, last, dtype)
+        else:
+            assert not close(ours(target[:, -1:], caches, 2, source=source), last, dtype)
 
 
 def test_a_cross_cache_holds_every_key_of_the_source_once(dtype: str) -> None:
@@ -320,10 +321,25 @@ def test_a_training_step_gives_the_librarys_gradients(
         torch.logsumexp(found, dim=-1).sum().backward()
     pairs = [(ours.embedding.weight, theirs.get_input_embeddings().weight)]
     for stack, side in ((ours, "decoder"), (ours.encoder, "encoder")):
-        if stack is not None and stack.relative is not None:
+        if stack is not None and isinstance(stack.relative, RelativePositions):
             first = getattr(theirs, side).block[0].layer[0].SelfAttention
             pairs.append((stack.relative.table, first.relative_attention_bias.weight))
     assert len(pairs) == (3 if family == "t5" else 1)
     for our_weight, their_weight in pairs:
         assert our_weight.grad is not None and float(our_weight.grad.std()) > 0
         assert close(our_weight.grad, their_weight.grad, dtype)
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_random_weights_spread_scores_by_about_one(family: str, dtype: str) -> None:
+    workload = Workload(backend="eager", dtype=dtype, q_len=TARGET, kv_len=TARGET)
+    wide = {**PAIRS[family], "d_model": 144, "d_kv": 36}
+    architecture = build_architecture(wide, "config.json")
+    model = build_transformer(architecture, workload, torch.device("cpu"))
+    rows = torch.randn(64, 144, dtype=getattr(torch, dtype))
+    for module in model.blocks[0].modules():
+        if isinstance(module, CrossAttention):
+            k, _ = module.keys_and_values(rows[None])
+            q = module.q(rows).view(64, -1, module.block.head_dim).transpose(0, 1)
+            spread = float((q @ k[0].transpose(-1, -2) * module.block.scale).std())
+            assert 0.5 < spread < 2
