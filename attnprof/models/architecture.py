@@ -9,7 +9,7 @@ from attnprof.rope import Rope
 NormKind = Literal["rms", "layer", "unit"]
 Placement = Literal["pre", "post", "both", "parallel", "parallel-one-norm"]
 Activation = Literal["silu", "gelu", "gelu-tanh", "relu"]
-Router = Literal["softmax", "sigmoid", "softmax-of-chosen"]
+Router = Literal["softmax", "sigmoid"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,8 @@ class Arithmetic:
     normalised: bool | str = True
     choice_bias: bool = False
     scaling_key: str = ""
-    group_best: int = 2
+    group_best: int = 0  # experts by whose scores a group is chosen; 0 where none are
+    tempers_scores: bool = False  # YaRN's temperature for all dimensions scales the scores
     weights_inputs: bool = False
     clamp: float | None = None
     sinks: bool = False
@@ -87,8 +88,8 @@ GEMMA = Arithmetic(
 )  # fmt: skip
 GEMMA2 = replace(GEMMA, placement="both", scale_key="query_pre_attn_scalar", softcaps=True)
 DEEPSEEK_V3 = Arithmetic(
-    router="sigmoid", choice_bias=True, normalised="norm_topk_prob",
-    scaling_key="routed_scaling_factor",
+    router="sigmoid", choice_bias=True, normalised="norm_topk_prob", group_best=2,
+    scaling_key="routed_scaling_factor", tempers_scores=True,
 )  # fmt: skip
 YARN_OF_GPT_OSS = (
     ("rope_type", "yarn"), ("factor", 32.0), ("beta_fast", 32.0), ("beta_slow", 1.0),
@@ -107,8 +108,10 @@ DECODERS: dict[str, Arithmetic] = {
     "gemma3_text": replace(GEMMA2, softcaps=False, theta=1e6, local_theta=10_000.0),
     "gpt2": Arithmetic(norm_eps=1e-5, activation="gelu_new"),
     "gpt_oss": Arithmetic(
-        norm_eps=1e-5, theta=150_000.0, rope=YARN_OF_GPT_OSS, router="softmax-of-chosen",
-        clamp=7.0, sinks=True,
+        norm_eps=1e-5, theta=150_000.0, rope=YARN_OF_GPT_OSS, clamp=7.0, sinks=True,
+    ),
+    "deepseek_v2": Arithmetic(
+        normalised=False, group_best=1, scaling_key="routed_scaling_factor",
     ),
     "deepseek_v3": DEEPSEEK_V3,
     "opt": Arithmetic(
@@ -202,7 +205,7 @@ def _attention(
     if kind == "chunked" and config.get("attention_chunk_size") is not None:
         window_len = config.count("attention_chunk_size")
     if family.mla:
-        return _latent_attention(config, family)
+        return _latent_attention(config, family, arithmetic)
     num_q_heads = config.count("num_attention_heads")
     hidden_size = config.count("hidden_size")
     if config.get("head_dim") is None and hidden_size % num_q_heads:
@@ -261,8 +264,8 @@ def _num_kv_heads(config: Config, num_q_heads: int) -> int:
     return config.count("num_key_value_heads", num_q_heads)
 
 
-def _latent_attention(config: Config, family: Family) -> AttentionBlock:
-    """Multi-head latent attention, scaled as YaRN's temperature for all dimensions says.
+def _latent_attention(config: Config, family: Family, arithmetic: Arithmetic) -> AttentionBlock:
+    """Multi-head latent attention; V3's is scaled as YaRN's temperature for all dimensions says.
 
     Source:
         DeepSeek-AI 2024, "DeepSeek-V2", arXiv:2405.04434, section 2.1; "DeepSeek-V3",
@@ -271,9 +274,9 @@ def _latent_attention(config: Config, family: Family) -> AttentionBlock:
     num_heads = config.count("num_attention_heads")
     rope_dim = config.count("qk_rope_head_dim", 64)
     head_dim = config.count("qk_nope_head_dim", 128) + rope_dim
-    rope = _rope(config, DECODERS["deepseek_v3"], "full", rope_dim)
+    rope = _rope(config, arithmetic, "full", rope_dim)
     scale = head_dim**-0.5
-    if rope.scaling != "default" and rope.mscale_all_dim:
+    if arithmetic.tempers_scores and rope.scaling != "default" and rope.mscale_all_dim:
         scale *= yarn_mscale(rope.factor, rope.mscale_all_dim) ** 2
     bias = setting(config, family.qkv_bias)
     return AttentionBlock(
@@ -327,7 +330,8 @@ def _ffn(
     width = config.count(moe.width, config.get("intermediate_size"), most=10**8)
     normalised = arithmetic.normalised
     shared = shared_width(config, moe, width)
-    num_groups = config.count("n_group", 1) if arithmetic.choice_bias else 1
+    chooses_groups = arithmetic.group_best and config.get("topk_method") != "greedy"
+    num_groups = config.count("n_group", 1) if chooses_groups else 1
     num_active_groups = config.count("topk_group", num_groups) if num_groups > 1 else 1
     if num_groups > 1 and (total % num_groups or total // num_groups < 2):
         raise config.wrong("n_group", num_groups, f"groups of two or more of {total} experts")
@@ -346,7 +350,7 @@ def _ffn(
         scaling=config.share(arithmetic.scaling_key, 1.0) if arithmetic.scaling_key else 1.0,
         num_groups=num_groups,
         num_active_groups=num_active_groups,
-        group_best=arithmetic.group_best,
+        group_best=max(1, arithmetic.group_best),
         shared=replace(ffn, width=shared) if shared else None,
     )
 

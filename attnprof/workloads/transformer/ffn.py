@@ -106,10 +106,6 @@ class MixtureOfExperts(nn.Module):
         """
         experts = self.experts
         logits: torch.Tensor = self.router(x)
-        if experts.router == "softmax-of-chosen":
-            if chosen is None:
-                chosen = logits.topk(experts.num_active, dim=-1).indices
-            return chosen, torch.softmax(logits.gather(-1, chosen), dim=-1)
         logits = logits.to(torch.promote_types(x.dtype, torch.float32))
         scores = logits.sigmoid() if experts.router == "sigmoid" else logits.softmax(dim=-1)
         if chosen is None:

@@ -76,7 +76,8 @@ GPT2: Names = {
 NAMES: dict[str, Names] = {
     "llama": LLAMA, "mistral": LLAMA, "qwen2": LLAMA, "qwen3": LLAMA, "gemma": LLAMA,
     "mixtral": MIXTURE, "qwen3_moe": MIXTURE, "gemma2": GEMMA2, "gemma3_text": GEMMA2,
-    "gpt2": GPT2, "gpt_oss": GPT_OSS, "deepseek_v3": DEEPSEEK, **OTHER_NAMES,
+    "gpt2": GPT2, "gpt_oss": GPT_OSS, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK,
+    **OTHER_NAMES,
 }  # fmt: skip
 
 

@@ -94,6 +94,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 16,
         },
     },
+    "deepseek-v2": {
+        **DEEPSEEK, "model_type": "deepseek_v2", "topk_method": "group_limited_greedy",
+        "routed_scaling_factor": 2.0,
+    },
+    "deepseek-v2, lite": {
+        **DEEPSEEK, "model_type": "deepseek_v2", "topk_method": "greedy", "q_lora_rank": None,
+        "n_group": 1, "topk_group": 1, "mlp_bias": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+    },
     "deepseek-v3": DEEPSEEK,
     "deepseek-v3, queries of full rank": {
         **DEEPSEEK, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "attention_bias": True,
@@ -117,6 +126,9 @@ def library_model(config: dict[str, Any], kernel: str = "eager") -> Any:
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):  # zero, which would hide it
                 buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
+    for module in model.modules():
+        if type(module).__name__ == "DeepseekV2Moe":
+            module.num_experts = made.n_routed_experts  # which the class reads and does not set
     return model.eval()
 
 

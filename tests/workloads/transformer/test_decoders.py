@@ -157,7 +157,7 @@ WRONG: dict[str, tuple[str, Callable[[Architecture], Architecture]]] = {
     "no scaling of experts": ("deepseek-v3", lambda a: routed(a, scaling=1.0)),
     "weights of all experts": (
         "gpt-oss",
-        lambda a: routed(a, router="softmax", normalised=False),
+        lambda a: routed(a, normalised=False),
     ),
     "one expert fewer": ("mixtral", lambda a: routed(a, num_active=1)),
 }
