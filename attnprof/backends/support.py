@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from attnprof.errors import UsageError, nearest
 from attnprof.positions import POSITIONS
 from attnprof.theory.calls import kernel_calls
+from attnprof.theory.weights import STORED_DTYPES
 from attnprof.workload import GROWING, Workload
 
 _HALF = ("bfloat16", "float16")
@@ -202,8 +203,10 @@ def unsupported_reason(workload: Workload, device_kind: str) -> str | None:
         if workload.dtype.startswith("float8"):
             lacks += "; no kernel here multiplies scores in 8 bits: store in them, by kv_dtype"
         return lacks
+    if workload.weight_dtype is not None and (reason := _weight_reason(workload)):
+        return reason
     if workload.mixer != "attention":
-        return _mixer_reason(workload)
+        return None
     if workload.scope != "op":
         return _scope_reason(backend, workload, device_kind)
     return (
@@ -241,10 +244,15 @@ def fitted(call: Workload, device_kind: str) -> Workload:
     return replace(call, v_head_dim=None) if narrow else call
 
 
-def _mixer_reason(workload: Workload) -> str | None:
-    """Why a layer in attention's place cannot run: of what attention may lack, it needs nothing."""
-    if workload.weight_dtype is not None and workload.mixer != "linear":
+def _weight_reason(workload: Workload) -> str | None:
+    """Why the weights cannot be stored so; whether torchao is there is told when it is needed."""
+    stored = workload.weight_dtype
+    if workload.mixer not in ("attention", "linear"):
         return f"{workload.mixer} has cells and no linear layers: weights of its own dtype only"
+    if stored not in STORED_DTYPES:
+        return f"weights are stored in {', '.join(STORED_DTYPES)} or in the dtype, not in {stored}"
+    if workload.dtype == "float64":
+        return f"torchao stores no {stored} weights of float64: dtype float32, bfloat16 or float16"
     return None
 
 
@@ -272,8 +280,8 @@ def _going_reason(backend: Backend, workload: Workload, device_kind: str) -> str
 def _phase_reason(workload: Workload) -> str | None:
     """Why a phase is not there for attention alone."""
     phase = workload.phase
-    if workload.mla is not None and phase in ("mixed", "train"):
-        return f"mla is not measured in phase {phase} yet"
+    if workload.mla is not None and phase == "train":
+        return "a latent and its weights go forward alone: no training step of mla at scope op"
     if phase == "train" and workload.position == "shaw":
         return "gradients of shaw's keys are not measured yet"
     if phase in GROWING and workload.position != "none":

@@ -116,6 +116,8 @@ def ggml_bytes(matrix: Matrix, ggml_type: str) -> int:
     return matrix.count * matrix.out_features * math.ceil(matrix.in_features / block) * size
 
 
+STORED_DTYPES = ("int8", "int4", "float8_e4m3fn")
+"""Types in which torchao stores weights that are multiplied in another."""
 INT4_GROUPS = (128, 64, 32)
 """Inputs that may share a scale and a zero point in int4, the first that divides a row."""
 

@@ -10,11 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnprof.dtypes import dtype_named
 from attnprof.errors import UnsupportedError
-from attnprof.theory.weights import INT4_GROUPS
-
-STORED = ("int8", "int4", "float8_e4m3fn")
-"""Types in which torchao stores weights."""
+from attnprof.theory.weights import INT4_GROUPS, STORED_DTYPES
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -26,6 +24,16 @@ def torch_dtype(name: str) -> torch.dtype:
     found = getattr(torch, "float32" if name == "tf32" else name)
     assert isinstance(found, torch.dtype)
     return found
+
+
+def unit_roundoff(name: str) -> float:
+    """Largest relative error of rounding to the dtype called ``name``, or to what it is multiplied
+    in. [1]
+
+    >>> unit_roundoff("bfloat16") == 2**-8, unit_roundoff("tf32") == 2**-11
+    (True, True)
+    """
+    return dtype_named(name).epsilon / 2
 
 
 @contextmanager
@@ -67,16 +75,15 @@ def rms_error(output: torch.Tensor, reference: torch.Tensor) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torchao says at every import which of its optional libraries it does not find."""
-    logger = logging.getLogger("torchao")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    """torchao says at its import which of its optional libraries it does not find."""
+    silenced = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        logging.disable(silenced)
 
 
 def quantize_weights(module: nn.Module, weight_dtype: str) -> None:
@@ -119,7 +126,8 @@ def _config(weight_dtype: str, linear: nn.Linear) -> Any:
     if weight_dtype == "float8_e4m3fn":
         return Float8WeightOnlyConfig(set_inductor_config=False)
     if weight_dtype != "int4":
-        raise UnsupportedError(f"weights of {weight_dtype} are not served: {', '.join(STORED)}")
+        served = ", ".join(STORED_DTYPES)
+        raise UnsupportedError(f"weights of {weight_dtype} are not served: {served}")
     group = next((size for size in INT4_GROUPS if linear.in_features % size == 0), None)
     if group is None:
         raise UnsupportedError(
@@ -149,9 +157,8 @@ def _stored_bytes(weight: torch.Tensor) -> int:
 
 def effective_weight(linear: nn.Linear) -> torch.Tensor:
     """What a linear layer multiplies by, ``[out, in]``: of a stored type what it stands for."""
-    if not hasattr(linear.weight, "__tensor_flatten__"):
-        return linear.weight
     weight = linear.weight
+    if not hasattr(weight, "__tensor_flatten__"):
+        return weight
     one_by_one = torch.eye(linear.in_features, dtype=weight.dtype, device=weight.device)
-    product: torch.Tensor = linear(one_by_one)
-    return (product if linear.bias is None else product - linear.bias).T
+    return nn.functional.linear(one_by_one, weight).T

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from attnprof.dtypes import dtype_named
 from attnprof.measured import Check
 from attnprof.theory.recurrent import CHUNK_TOKENS
 from attnprof.workload import Workload
@@ -23,6 +22,7 @@ from attnprof.workloads.precision import (
     quantize_weights,
     rms_error,
     torch_dtype,
+    unit_roundoff,
 )
 from attnprof.workloads.recurrent_reference import Rounded, exact, recurrence
 
@@ -105,8 +105,8 @@ class RecurrentOp(Operation):
             is_whole = inputs.x.shape == output.shape
             found = [output if is_whole else gradients[0], *gradients[1:]]
         expected = self._reference(inputs, exact)
-        unit = dtype_named(self.workload.dtype).epsilon / 2
-        unit += min(unit, 2**-24) * math.sqrt(self.workload.hidden_size)
+        unit = unit_roundoff(self.workload.dtype)
+        unit += min(unit, unit_roundoff("float32")) * math.sqrt(self.workload.hidden_size)
         disturbed = self._reference(inputs, Rounded(unit, self.seed, inputs.x.device))
         worst = (-1.0, 0.0, 0.0)
         for number, (one, right, off) in enumerate(zip(found, expected, disturbed, strict=True)):

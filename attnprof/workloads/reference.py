@@ -15,6 +15,7 @@ import torch
 from attnprof.measured import Check
 from attnprof.workload import Workload
 from attnprof.workloads.places import Place
+from attnprof.workloads.precision import torch_dtype, unit_roundoff
 
 T = TypeVar("T")
 
@@ -41,10 +42,10 @@ class Units:
     tiny: float
 
 
-def units_of(dtype: torch.dtype) -> Units:
-    info = torch.finfo(dtype)
-    unit, single = info.eps / 2, torch.finfo(torch.float32).eps / 2
-    return Units(dtype=unit, sums=min(unit, single), turned=max(unit, single), tiny=info.tiny)
+def units_of(dtype: str) -> Units:
+    unit, single = unit_roundoff(dtype), unit_roundoff("float32")
+    tiny = torch.finfo(torch_dtype(dtype)).tiny
+    return Units(dtype=unit, sums=min(unit, single), turned=max(unit, single), tiny=tiny)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,7 @@ def held_against_reference(
     """
     where = reference_device(q)
     group = q.shape[1] // k.shape[1]
-    units = units_of(q.dtype)
+    units = units_of(workload.dtype)
     first_q = first_query(workload)
     place = place or Place()
 
@@ -161,7 +162,7 @@ def compared_heads(
     """
     batch, num_q_heads, q_len, width = output.shape
     where = reference_device(output)
-    units, place = units_of(output.dtype), place or Place()
+    units, place = units_of(workload.dtype), place or Place()
     pairs, rows = rows_that_stand(batch, num_q_heads, q_len, num_keys, width, seed)
     row_index = torch.tensor(rows)
     q_pos = row_index.to(where) + first_query(workload)

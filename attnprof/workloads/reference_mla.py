@@ -51,7 +51,7 @@ def latent_held_against_reference(
     bound of :func:`~attnprof.workloads.reference.compared_heads` come what each form rounds: keys
     and values made from the latent, or queries taken to the latent and what is read from it.
     """
-    units = units_of(output.dtype)
+    units = units_of(workload.dtype)
     held = given.heads[0] if given.entries is None and given.heads else given.entries
     assert held is not None
 

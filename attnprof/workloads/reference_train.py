@@ -80,7 +80,7 @@ def _compare_head(
     everything: bool, compared: Compared,
 ) -> None:  # fmt: skip
     """One KV head, and the query heads that share it."""
-    where, units = reference_device(layer.q), units_of(layer.q.dtype)
+    where, units = reference_device(layer.q), units_of(workload.dtype)
     group = layer.q.shape[1] // layer.k.shape[1]
     length = workload.kv_len
     kv_pos = torch.arange(length, device=where)
