@@ -271,8 +271,8 @@ def test_more_layers_than_a_model_has_are_skipped_by_name() -> None:
 
 
 def test_a_model_without_a_plain_implementation_is_refused_by_its_type() -> None:
-    with pytest.raises(UsageError, match=r"'falcon'.* cannot be built") as caught:
-        expand("x", {"x": {"model": "falcon-7b", "seq_len": "8"}})
+    with pytest.raises(UsageError, match=r"'mpt'.* cannot be built") as caught:
+        expand("x", {"x": {"model": "mpt-7b", "seq_len": "8"}})
     assert "llama" in caught.value.fix
-    axes = {"model": "falcon-7b", "seq_len": "8", "implementation": "transformers"}
+    axes = {"model": "mpt-7b", "seq_len": "8", "implementation": "transformers"}
     assert expand("x", {"x": axes}).workloads
