@@ -115,9 +115,19 @@ def _cache(w: Workload) -> str | None:
     if w.kv_dtype is not None:
         if cache == "none":
             return f"{w.phase} without a cache attends to its own keys: no kv_dtype {w.kv_dtype}"
-        if w.kv_dtype == "int4" and (w.head_dim % 2 or w.value_dim % 2):
-            return f"int4 packs two elements in a byte, and head_dim {w.head_dim} is odd"
+        if w.kv_dtype == "int4" and (odd := _odd_width(w)) is not None:
+            return f"int4 packs two elements in a byte, and {odd} is odd"
     return None
+
+
+def _odd_width(w: Workload) -> str | None:
+    """The width of what a cache holds, in words, where it is odd."""
+    if w.kv_cache == "latent":
+        width = (w.kv_lora_rank or 0) + (w.rope_head_dim or 0)
+        widths = {"kv_lora_rank + rope_head_dim": width}
+    else:
+        widths = {"head_dim": w.head_dim, "v_head_dim": w.value_dim}
+    return next((f"{name} {width}" for name, width in widths.items() if width % 2), None)
 
 
 def _place(w: Workload) -> str | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from attnprof.render import Column, OutputFormat, Table, show
-from tests.benchmarks import estimating, growth, memory, running, start_up
+from tests.benchmarks import caches, estimating, growth, memory, running, start_up
 from tests.benchmarks.number import Number, Theme
 
 
@@ -25,6 +25,7 @@ THEMES: dict[str, Theme] = {
     "estimating": estimating.numbers,
     "memory": memory.numbers,
     "growth": growth.numbers,
+    "caches": caches.numbers,
     "models": models,
     "running": running.numbers,
 }

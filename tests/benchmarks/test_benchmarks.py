@@ -9,7 +9,7 @@ import pytest
 
 from attnprof.session import Asked
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import estimating, growth, memory, running, start_up
+from tests.benchmarks import caches, estimating, growth, memory, running, start_up
 from tests.benchmarks.number import Number, Theme
 from tests.benchmarks.processes import Seen, Spent, seen_at_the_end
 from tests.benchmarks.sweeps import ONCE, ran
@@ -108,6 +108,34 @@ def test_a_cache_that_grows_otherwise_is_a_missed_number(kv_cache: str) -> None:
     record = grown.outcome.records[0]
     assert memory.growth_number(kv, record).met
     assert not memory.growth_number(kv | {"overshoot_bytes": 17}, record).met
+
+
+def test_caches_are_compared_within_a_run() -> None:
+    axes = caches.DECODE | {"kv_cache": caches.CACHES, "kv_len": "512,1k"}
+    paged = caches.paged_numbers(caches.records_of(axes, STILL))
+    assert [number.found for number in paged] == ["1.00×"] * 4  # the law knows no block table
+    assert all(number.met is None for number in paged)
+    quantised = caches.quantised_numbers(caches.quantised("512", STILL))
+    assert [number.found for number in quantised] == ["0.2656", "0.1406", "0.2656", "0.2656"]
+    assert all(number.met for number in quantised)
+    assert caches.absorbed_number(caches.latent("8k", STILL)).met
+
+
+@pytest.mark.parametrize(("slower", "met"), [("", True), ("&slow=generate*static*:1e3", False)])
+def test_what_a_cache_buys_is_judged(slower: str, met: bool) -> None:
+    axes = {"phase": "generate", "kv_cache": "none,static", "start_len": "256", "kv_len": "384"}
+    assert caches.bought_number(caches.records_of(axes, f"{STILL}{slower}")).met is met
+
+
+def test_a_cache_without_its_scales_is_a_missed_number() -> None:
+    records = caches.quantised("512", STILL)
+    short = [
+        {**record, "kv_bytes": record["kv_bytes"] * 64 // 68}
+        if record["kv_dtype"] == "int8"
+        else record
+        for record in records
+    ]
+    assert [number.met for number in caches.quantised_numbers(short)] == [False, True, True, True]
 
 
 @no_windows

@@ -267,13 +267,21 @@ def test_a_latent_and_its_rotated_key_are_scaled_apart() -> None:
         ({"kv_cache": "static", "block_tokens": 16}, "paged cache"),
         ({"kv_cache": "latent"}, "belongs to mla"),
         ({"kv_cache": "cross"}, "cross goes with cross"),
-        ({"kv_dtype": "int4", "head_dim": 5}, "odd"),
+        ({"kv_dtype": "int4", "head_dim": 5}, "head_dim 5 is odd"),
+        ({"kv_dtype": "int4", "v_head_dim": 5}, "v_head_dim 5 is odd"),
     ],
 )
 def test_a_cache_of_no_sense_is_refused_by_name(changed: dict[str, Any], words: str) -> None:
     workload = replace(workload_of("rolling", 40), **changed)
     found = problem(workload)
     assert found is not None and words in found
+
+
+def test_an_odd_latent_is_not_packed_in_bytes() -> None:
+    latent = workload_of("latent", 40, kv_dtype="int4")
+    assert problem(latent) is None
+    found = problem(replace(latent, kv_lora_rank=5))
+    assert found is not None and "kv_lora_rank + rope_head_dim 7 is odd" in found
 
 
 @pytest.mark.parametrize("size", [0, -1])
