@@ -61,8 +61,9 @@ class Scaled:
 
     Symmetric: zero is a code. A token is scaled by itself when it comes, so nothing is calibrated
     and no later token changes what an earlier one is read back as. int4 lays the code of element i
-    and that of element i + width / 2 in one byte. Read back in float32, then in the type of the
-    arithmetic: a copy that is part of every call.
+    and that of element i + width / 2 in one byte. All codes lie as bytes, which every layout can
+    copy on every device. They are read back in float32 and then in the type of the arithmetic: a
+    copy that is part of every call.
 
     Source:
         Liu et al. 2023, "LLM-QAT", arXiv:2305.17888, section 2.2 (symmetric, a scale a token);
@@ -80,7 +81,7 @@ class Scaled:
     @property
     def planes(self) -> tuple[tuple[int, torch.dtype], ...]:
         packed = self.name == "int4"
-        codes = (self.width // 2, torch.uint8) if packed else (self.width, self._code_dtype)
+        codes = (self.width // 2 if packed else self.width, torch.uint8)
         return (codes, (len(self.groups), _SCALE_DTYPE))
 
     def encode(self, given: torch.Tensor) -> Planes:
@@ -93,7 +94,8 @@ class Scaled:
         if self.name == "int4":
             low, high = codes.round_().add_(_INT4_ZERO).to(torch.uint8).chunk(2, dim=-1)
             return low | high << 4, scales
-        return (codes.round_() if self.name == "int8" else codes).to(self._code_dtype), scales
+        codes = codes.round_() if self.name == "int8" else codes
+        return codes.to(self._code_dtype).view(torch.uint8), scales
 
     def decode(self, planes: Planes) -> torch.Tensor:
         codes, scales = planes
@@ -104,7 +106,7 @@ class Scaled:
             wide[..., half:] = codes >> 4
             wide -= _INT4_ZERO
         else:
-            wide = codes.to(torch.float32)
+            wide = codes.view(self._code_dtype).to(torch.float32)
         return wide.mul_(self._spread(scales)).to(self.dtype)
 
     @property
