@@ -24,7 +24,10 @@ def kernel_calls(workload: Workload) -> tuple[Workload, ...]:
 
 
 def parts_of_step(workload: Workload) -> tuple[Workload, ...]:
-    """The decode and the prefill that a mixed step is; of another phase the workload itself."""
+    """The decode and the prefill that a mixed step is; of another phase the workload itself.
+
+    Of MLA the prompt is expanded, in whichever form the decode attends, as engines do.
+    """
     if workload.phase != "mixed":
         return (workload,)
     length = workload.prefill_len
@@ -32,7 +35,7 @@ def parts_of_step(workload: Workload) -> tuple[Workload, ...]:
     decode = replace(workload, phase="decode", prefill_len=None)
     prefill = replace(
         decode, phase="prefill", batch_size=1, q_len=length, kv_len=length, kv_cache="none",
-        kv_dtype=None, block_tokens=None,
+        kv_dtype=None, block_tokens=None, mla=None if workload.mla is None else "expanded",
     )  # fmt: skip
     return decode, prefill
 

@@ -30,6 +30,10 @@ def build_operation(
         from attnprof.workloads.scopes import ScopeOperation
 
         return ScopeOperation(workload, device, seed, kind)
+    if workload.phase == "mixed":
+        from attnprof.workloads.op_mixed import MixedOp
+
+        return MixedOp(workload, device, seed, kind)
     if workload.mla is not None:
         from attnprof.workloads.mla import MlaOp
 
@@ -38,10 +42,6 @@ def build_operation(
         from attnprof.workloads.op_train import TrainOp
 
         return TrainOp(workload, device, seed, kind)
-    if workload.phase == "mixed":
-        from attnprof.workloads.op_mixed import MixedOp
-
-        return MixedOp(workload, device, seed, kind)
     from attnprof.workloads.op import AttentionOp
 
     return AttentionOp(workload, device, seed, kind)

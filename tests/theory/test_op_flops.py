@@ -50,6 +50,18 @@ def counted(workload: Workload) -> int:
         pytest.param(
             replace(FULL, phase="mixed", q_len=1, kv_cache="static", prefill_len=9), id="mixed"
         ),
+        pytest.param(
+            replace(
+                FULL,
+                phase="mixed",
+                q_len=1,
+                mla="absorbed",
+                kv_cache="latent",
+                prefill_len=9,
+                **LATENT,
+            ),
+            id="mixed, of a latent",
+        ),
         pytest.param(replace(FULL, phase="train"), id="train"),
         pytest.param(replace(FULL, phase="train", checkpointing=True), id="checkpointing"),
         pytest.param(

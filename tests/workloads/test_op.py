@@ -313,6 +313,15 @@ def test_a_prompt_of_a_mixed_step_that_sees_too_much_is_caught(
     assert not build_operation(workload, CPU, 3).check().passed
 
 
+def test_a_mixed_step_of_a_latent_has_its_weights_once() -> None:
+    mixed = replace(LATENT, phase="mixed", q_len=1, prefill_len=9)
+    op = build_operation(mixed, CPU, 3)
+    assert op.check().passed
+    assert op.weight_bytes == build_operation(LATENT, CPU, 3).weight_bytes
+    decoding, coming = op.inputs
+    assert coming[0].weight is decoding[0].weight
+
+
 def test_both_forms_of_a_latent_attend_alike() -> None:
     outputs = []
     for form in ("expanded", "absorbed"):
