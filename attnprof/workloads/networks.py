@@ -74,6 +74,9 @@ def build_network(
     network.requires_grad_(workload.phase == "train")
     if workload.weight_dtype is not None:
         quantize_weights(network.blocks, workload.weight_dtype)
+        encoder = None if isinstance(network, PlainStack) else network.encoder
+        if encoder is not None:
+            quantize_weights(encoder.blocks, workload.weight_dtype)
     return network
 
 
@@ -145,7 +148,11 @@ def prepare_kernels(network: Network, segments: Sequence[Segment]) -> None:
             reads_latent = isinstance(cache, KvCache) and cache.shape.latent_rank is not None
             seen = absorbed_block(block) if reads_latent and segment.first_pos else block
             kv_len = workload.kv_len if crosses else segment.kv_len
-            kernels.prepared(seen, segment.batch_size, segment.num_tokens, kv_len)
+            lengths = (segment.batch_size, segment.num_tokens, kv_len)
+            if segment.min_len is None:
+                kernels.prepared(seen, *lengths)
+            else:
+                kernels.padded(seen, *lengths, segment.min_len)
     if has_cross(network) and not isinstance(network, PlainStack):
         _prepare_for_source(network, segments[0])
 

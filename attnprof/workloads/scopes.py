@@ -106,7 +106,7 @@ class ScopeOperation(Operation):
             caches = [one.cache() for one in self.held]
         first = Segment(
             batch_size=workload.batch_size, num_tokens=workload.q_len, first_pos=held_len,
-            caches=caches,
+            caches=caches, min_len=None if workload.model is None else workload.min_len,
         )  # fmt: skip
         if workload.prefill_len is None:
             return [first]

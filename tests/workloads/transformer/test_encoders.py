@@ -1,7 +1,10 @@
 """Encoders and encoder–decoders, with the weights of the Transformers library's own classes."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from attnprof.models.build_architecture import build_architecture  # noqa: E402
 from attnprof.workload import Workload  # noqa: E402
+from attnprof.workloads import build_operation  # noqa: E402
 from attnprof.workloads.kv_caches import KvCache, new_cache  # noqa: E402
 from attnprof.workloads.transformer import Transformer, build_transformer, op_workload  # noqa: E402
 from attnprof.workloads.transformer.cross import CrossAttention, Source  # noqa: E402
@@ -215,6 +219,8 @@ def test_source_and_target_give_the_librarys_logits(family: str, padded: bool, d
     target = tokens_of(6, TARGET)
     expected = library_logits(theirs, states, mask, target, None, dtype).logits
     assert close(ours(target, source=source), expected, dtype)
+    if padded:
+        assert not close(ours(target, source=replace(source, min_len=None)), expected, dtype)
     shorter = Source(states=source.states[:, :-1])
     assert not close(ours(target, source=shorter), expected, dtype)
 
@@ -290,6 +296,22 @@ def test_a_cross_cache_holds_every_key_of_the_source_once(dtype: str) -> None:
             cache.append(*cache.held())
 
 
+@pytest.mark.parametrize("stored", ["int8", "float8_e4m3fn"])
+def test_a_quantised_cross_cache_is_a_quarter_and_close(stored: str, dtype: str) -> None:
+    theirs = library_model(BART, dtype)
+    ours = our_model(BART, theirs, dtype)
+    target, source = tokens_of(6, TARGET), ours.encode(tokens_of(4, SOURCE))
+    exact, rounded = ours.cached_source(source), ours.cached_source(source, stored)
+    assert exact.caches is not None and rounded.caches is not None
+    for cache, narrow in zip(exact.caches, rounded.caches, strict=True):
+        scales = 2 * BATCH * 6 * SOURCE * 4
+        element = 8 if dtype == "float64" else 4
+        assert (narrow.allocated_bytes - scales) * element == cache.allocated_bytes
+    expected = ours(target, source=exact)
+    error = float((ours(target, source=rounded) - expected).abs().max() / expected.std())
+    assert 1e-4 < error < 0.1
+
+
 @pytest.mark.parametrize("family", ["bart", "t5"])
 @pytest.mark.parametrize("backend", ["math", "flash"])
 def test_other_kernels_agree_with_the_plain_one(backend: str, family: str, dtype: str) -> None:
@@ -343,3 +365,25 @@ def test_random_weights_spread_scores_by_about_one(family: str, dtype: str) -> N
             q = module.q(rows).view(64, -1, module.block.head_dim).transpose(0, 1)
             spread = float((q @ k[0].transpose(-1, -2) * module.block.scale).std())
             assert 0.5 < spread < 2
+
+
+@pytest.mark.parametrize("scope", ["model", "block"])
+def test_a_padded_batch_is_one_at_every_scope_of_a_model(
+    scope: str, dtype: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(BERT))
+    padded = Workload(
+        backend="eager", dtype=dtype, scope=scope, model=str(path), variant="full", q_len=SOURCE,
+        kv_len=SOURCE, batch_size=BATCH, min_len=SHORTEST, num_layers=3,
+    )  # fmt: skip
+    found, without = (
+        build_operation(workload, torch.device("cpu"), seed=0)
+        for workload in (padded, replace(padded, min_len=None))
+    )
+    assert found.check().passed and without.check().passed
+    assert found.mask_bytes > without.mask_bytes == 0
+    width = VOCAB if scope == "model" else 48
+    rows, others = (one().view(BATCH, -1, width) for one in (found, without))
+    assert close(rows[-1], others[-1], dtype)  # the longest has no padding
+    assert not close(rows[0], others[0], dtype)
