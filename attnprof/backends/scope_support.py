@@ -4,6 +4,7 @@ Like :mod:`attnprof.backends.support`, which asks here, it knows before anything
 """
 
 import functools
+import importlib.util
 from dataclasses import replace
 
 from attnprof.errors import UsageError
@@ -12,6 +13,9 @@ from attnprof.models.build_architecture import architecture_of
 from attnprof.theory.calls import kernel_calls
 from attnprof.theory.scopes import alone
 from attnprof.workload import GROWING, Workload
+
+LIBRARY_BACKENDS = ("eager", "math", "flash", "mem-efficient", "cudnn", "flex")
+"""Kernels by which the Transformers library computes: its own, SDPA's, and FlexAttention."""
 
 _OF_THE_MODEL = {
     "position": "none", "mla": None, "softcap": None, "sink_logits": False, "attention": "self",
@@ -33,7 +37,10 @@ def scope_reason(workload: Workload) -> str | None:
         architecture = _architecture(workload.model, workload.model_digest)
     except UsageError as error:
         return str(error)
-    return _model_reason(workload, architecture)
+    reason = _model_reason(workload, architecture)
+    if reason is None and workload.implementation == "transformers":
+        return _library_reason(workload, architecture.first(workload.num_layers))
+    return reason
 
 
 def _plain_reason(w: Workload) -> str | None:
@@ -85,6 +92,33 @@ def _model_reason(w: Workload, architecture: Architecture) -> str | None:
         return f"{w.model} has no latent to cache: kv_cache contiguous, static or paged"
     if w.kv_cache == "latent" and w.weight_dtype is not None:
         return f"absorbed weights are multiplied as they are, not as {w.weight_dtype}"
+    return None
+
+
+def _library_reason(w: Workload, architecture: Architecture) -> str | None:
+    """Why the Transformers library's own class is not measured so."""
+    if importlib.util.find_spec("transformers") is None:
+        return "transformers is not installed: pip install transformers"
+    of_library = f"implementation transformers, backend {w.backend}"
+    if w.scope != "model":
+        return f"the transformers implementation is of a whole model: scope model, not {w.scope}"
+    if w.backend not in LIBRARY_BACKENDS:
+        return f"{of_library}: the library is measured by {', '.join(LIBRARY_BACKENDS)}"
+    blocks = [block.attention for block in architecture.blocks]
+    if any(block.cross is not None for block in architecture.blocks):
+        return f"the transformers implementation of {w.model}, which reads a source, is not served"
+    if w.phase == "mixed" or w.min_len is not None:
+        return f"the transformers implementation is not measured in {w.phase} of such batches"
+    if w.kv_cache not in ("none", "contiguous", "static"):
+        return f"the transformers implementation has caches contiguous and static: not {w.kv_cache}"
+    if w.kv_cache == "static" and any(block.window_len is not None for block in blocks):
+        return "the library's static cache of a window rolls on in each call: kv_cache contiguous"
+    if w.kv_dtype is not None or w.weight_dtype is not None:
+        return "the transformers implementation stores weights and caches in its own dtype here"
+    if w.backend != "eager" and any(block.softcap is not None for block in blocks):
+        return f"{of_library}: the library caps scores by its eager kernel"
+    if w.backend not in ("eager", "flex") and any(block.sinks for block in blocks):
+        return f"{of_library}: the library's SDPA takes no logits of sinks"
     return None
 
 

@@ -12,7 +12,7 @@ from attnprof.backends.support import BACKENDS
 from attnprof.positions import POSITIONS
 from attnprof.workload import Workload
 
-_PINS = {
+PINS = {
     "math": SDPBackend.MATH,
     "flash": SDPBackend.FLASH_ATTENTION,
     "mem-efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -61,7 +61,7 @@ def prepare(
     )
     return Attention(
         attend=attend,
-        pinned=partial(sdpa_kernel, [_PINS[name]]),
+        pinned=partial(sdpa_kernel, [PINS[name]]),
         operators=_OPERATORS[name],
         mask_bytes=0 if mask is None else mask.nbytes,
     )

@@ -14,6 +14,7 @@ from attnprof.theory.calls import parts_of_step
 from attnprof.theory.flops import products_flops
 from attnprof.theory.kv_cache import cached_bytes
 from attnprof.theory.traffic import attention_bytes, latent_weight_bytes
+from attnprof.theory.weights import linear_bytes
 from attnprof.workload import GROWING, Workload
 
 
@@ -155,6 +156,8 @@ def _of_shape(step: Workload, shape: Attention, count: int) -> Workload:
     windowed = shape.kind in ("sliding", "chunked") and shape.window_len is not None
     variant = shape.kind if windowed else "causal" if shape.causal else "full"
     cache = step.kv_cache
+    if windowed and cache == "contiguous" and step.implementation == "transformers":
+        cache = "rolling"  # the library's cache of such a layer keeps the window alone
     if (cache == "rolling" and not windowed) or (cache == "latent" and shape.kind != "mla"):
         cache = "contiguous"
     is_latent = shape.kind == "mla"
@@ -278,22 +281,25 @@ def scope_weight_bytes(workload: Workload) -> int:
 
         parameters · element bytes
 
-    Of a narrower ``weight_dtype`` the matrices of layers alone are stored so; scales are left out.
+    Of a narrower ``weight_dtype`` the linear layers within layers are stored so, with their scales;
+    embedding, head and experts, which are no linear layers, are not.
 
     >>> scope_weight_bytes(Workload(backend="eager", scope="layer", q_len=1, kv_len=1,
     ...     num_q_heads=8, num_kv_heads=2, head_dim=64)) / 2**20
     2.5
     """
     element_bytes = dtype_named(workload.dtype).bytes
-    total = weight_params(workload) * element_bytes
-    if workload.weight_dtype is not None:
-        stacks = stacks_of(workload)
-        narrowed = sum(
-            stack.count * sum(one.num_params for one in stack.layer.matrices)
-            for stack in stacks.all
-        )
-        total -= narrowed * (element_bytes - dtype_named(workload.weight_dtype).bytes)
-    return math.ceil(total)
+    total = math.ceil(weight_params(workload) * element_bytes)
+    if workload.weight_dtype is None:
+        return total
+    for stack in stacks_of(workload).all:
+        for matrix in stack.layer.matrices:
+            if matrix.role == "experts":
+                continue
+            sizes = (matrix.out_features, matrix.in_features, workload.dtype)
+            saved = linear_bytes(*sizes) - linear_bytes(*sizes, workload.weight_dtype)
+            total -= stack.count * saved
+    return total
 
 
 def scope_kv_bytes(workload: Workload) -> int:

@@ -26,6 +26,10 @@ def build_operation(
         from attnprof.workloads.recurrent import RecurrentOp
 
         return RecurrentOp(workload, device, seed, kind)
+    if workload.implementation == "transformers":
+        from attnprof.workloads.library import LibraryOperation
+
+        return LibraryOperation(workload, device, seed, kind)
     if workload.scope != "op":
         from attnprof.workloads.scopes import ScopeOperation
 
@@ -56,6 +60,10 @@ def build_grower(
         UnsupportedError: The backend or the device lacks something.
         OutOfMemoryError: There is no room.
     """
+    if workload.implementation == "transformers":
+        from attnprof.workloads.library import LibraryGrower
+
+        return LibraryGrower(workload, device, seed, kind)
     if workload.scope != "op":
         from attnprof.workloads.scopes import ScopeGrower
 

@@ -64,6 +64,11 @@ def bound_of(workload: Workload, num_layers: int, width: int, spread: float = 1.
     return SAFETY * math.sqrt(ROUNDINGS * num_layers + 1) * amplified * each
 
 
+def gradient_bound(workload: Workload, bound: float) -> float:
+    """The largest share by which gradients may differ, where outputs may by ``bound``. [1]"""
+    return GRADIENTS.get(workload.dtype, USUAL_GRADIENTS) * bound
+
+
 def _stored_error(stored: str) -> float:
     return _STORED_ERRORS.get(stored) or unit_of(stored)
 
@@ -157,10 +162,9 @@ def held_against_twin(op: "ScopeOperation", output: torch.Tensor) -> Check:
     bound = bound_of(
         op.workload, extent.num_layers, _widest(op.inputs.network), twin.spread.largest
     )
-    of_gradients = GRADIENTS.get(op.workload.dtype, USUAL_GRADIENTS) * bound
-    bounds = [bound, *[of_gradients] * (len(found) - 1)]
+    bounds = [bound, *[gradient_bound(op.workload, bound)] * (len(found) - 1)]
     worst = max(
-        (_worst_row(*one) for one in zip(found, exact, bounds, strict=True)),
+        (worst_row(*one) for one in zip(found, exact, bounds, strict=True)),
         key=lambda pair: pair[0] / pair[1],
     )
     passed = worst[0] <= worst[1] and twin.worst_gap <= bound
@@ -179,7 +183,7 @@ def held_against_twin(op: "ScopeOperation", output: torch.Tensor) -> Check:
     )
 
 
-def _worst_row(found: torch.Tensor, exact: torch.Tensor, bound: float) -> tuple[float, float]:
+def worst_row(found: torch.Tensor, exact: torch.Tensor, bound: float) -> tuple[float, float]:
     """Error and bound of the row that is the worst; what has no rows is one."""
     found, exact = (one.double().reshape(-1, one.shape[-1]) for one in (found, exact))
     errors = (found.to(exact.device) - exact).square().mean(-1).sqrt()

@@ -222,12 +222,25 @@ def held_by(
     ]
 
 
+def held_caches(
+    workload: Workload, network: Network, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> list[KvCache]:
+    """A cache for each layer that holds these keys and values."""
+    made = []
+    for block, (k, v) in zip(attention_blocks(network), pairs, strict=True):
+        shape = layer_cache_shape(workload, block)
+        cache = cache_of_shape(shape, 0, k.new_zeros, 0)
+        cache.append(k, v)
+        made.append(cache)
+    return made
+
+
 def source_cache(
     workload: Workload, block: AttentionBlock, pair: tuple[torch.Tensor, torch.Tensor]
 ) -> KvCache:
     """A cache of one layer that holds the keys and values of a source, and is not added to."""
     shape = replace(layer_cache_shape(workload, block), kind="contiguous")
     k, v = pair
-    cache = cache_of_shape(shape, 0, lambda *sizes: k.new_zeros(sizes), 0)
+    cache = cache_of_shape(shape, 0, k.new_zeros, 0)
     cache.append(k, v)
     return cache
