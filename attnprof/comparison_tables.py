@@ -170,7 +170,11 @@ def replaced_table(records: Sequence[Record], device: Mapping[str, Any], suffix:
             Column("crossing", "Equal at n", _length, "right"),
             Column("crossing_low", "low", _length, "right", 3),
             Column("crossing_high", "high", _length, "right", 3),
-            Column("beyond", "Foretold at", _length, "right", 1),
+            *(
+                [Column("beyond", "Foretold at", _length, "right", 1)]
+                if any(row["beyond"] for row in rows)
+                else []
+            ),
             Column("why_not", "Why not", priority=5, wraps=True),
             Column("clock", "Clock", priority=6),
         ),

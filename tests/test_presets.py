@@ -56,7 +56,7 @@ def test_every_position_scheme_is_measured_against_none() -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["caches", "mla"])
+@pytest.mark.parametrize("name", TOPICS)
 def test_every_workload_of_a_topic_runs_on_a_cpu(name: str) -> None:
     reasons = {workload.workload_id: unsupported_reason(workload, "cpu")
                for workload in grid_of(name).workloads}  # fmt: skip
