@@ -201,7 +201,10 @@ def unsupported_reason(workload: Workload, device_kind: str) -> str | None:
     if workload.dtype not in dtypes:
         lacks = f"{backend.name} on {device_kind} has no {workload.dtype}: {', '.join(dtypes)}"
         if workload.dtype.startswith("float8"):
-            lacks += "; no kernel here multiplies scores in 8 bits: store in them, by kv_dtype"
+            lacks += (
+                "; no kernel here multiplies scores in 8 bits: store keys and values in them by "
+                "kv_dtype, and weights of a layer by weight_dtype"
+            )
         return lacks
     if workload.weight_dtype is not None and (reason := _weight_reason(workload)):
         return reason

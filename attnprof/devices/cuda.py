@@ -30,6 +30,7 @@ from attnprof.devices.telemetry import (
 from attnprof.devices.torch_gpu import TorchGpu
 from attnprof.errors import CannotMeasureError, UsageError, nearest
 from attnprof.measured import Check, Energy, GrowthPoint, Memory, Part, Samples, WarmUp
+from attnprof.theory.summary import held_bytes
 from attnprof.theory.traffic import attention_bytes, query_bytes
 from attnprof.workload import Workload
 from attnprof.workloads import build_operation
@@ -296,7 +297,9 @@ class CudaCell:
             op, workload, device = self.op, self.workload, self._device
 
             # Inputs alone, each once: too few bytes make a rotation longer, too many make it warm.
-            touched = attention_bytes(workload) - query_bytes(workload)
+            touched = held_bytes(workload)
+            if workload.scope == "op":
+                touched = attention_bytes(workload) - query_bytes(workload)
             self._timer = CudaTimer(
                 device.gpu,
                 Call(run=op.run, inputs=op.inputs, bytes_touched=touched),

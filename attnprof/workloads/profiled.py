@@ -73,8 +73,15 @@ def _events(call: Callable[[], object], *, memory: bool) -> list[Any]:
     return [event for thread in threads for event in thread]
 
 
+_KERNELS = (
+    "aten::bmm", "aten::_softmax", "aten::mkldnn_rnn_layer", "aten::_cudnn_rnn",
+    "aten::_thnn_fused_gru_cell", "aten::_thnn_fused_lstm_cell",
+)  # fmt: skip
+
+
 def is_kernel(operator: str) -> bool:
-    """Whether an operator does attention's work: one of torch's attention kernels (not the door in
-    front of them), a batched matrix product or a softmax."""
+    """Whether an operator does attention's work, or that of a recurrence in its place: one of
+    torch's attention kernels (not the door in front of them), a batched matrix product or a
+    softmax; a fused layer or cell of an RNN."""
     attention = operator.startswith("aten::_") and "attention" in operator
-    return attention or operator in ("aten::bmm", "aten::_softmax")
+    return attention or operator in _KERNELS

@@ -252,3 +252,10 @@ def test_a_grid_of_mixers_expands_with_attention_among_them() -> None:
     }  # fmt: skip
     assert len(grid.workloads) == 6 * 2 * 3
     assert not grid.skipped
+
+
+@pytest.mark.parametrize(
+    ("mixer", "kernel"), [("lstm", "aten::mkldnn_rnn_layer"), ("linear", "aten::bmm")]
+)
+def test_the_kernel_that_really_ran_is_named(mixer: str, kernel: str) -> None:
+    assert kernel in built(layer(mixer)).kernels
