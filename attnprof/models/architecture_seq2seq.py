@@ -1,4 +1,4 @@
-"""A configuration of T5, BART or Whisper -> its
+"""A configuration of T5, BART, Whisper or their kin -> its
 :class:`~attnprof.models.architecture.Architecture`: the decoder, with the encoder it reads."""
 
 from dataclasses import replace
@@ -9,15 +9,18 @@ from attnprof.models.architecture import (
     Block,
     Ffn,
     Norm,
+    Placement,
     RelativeBias,
 )
 from attnprof.models.architecture_decoders import ACTIVATIONS
 from attnprof.models.architecture_encoders import activation_of, full_attention
 from attnprof.models.config import MAX_LAYERS, Config
+from attnprof.models.seq2seq import SEQ2SEQ as SHAPES
 
-BART_FIRST_POSITION = 2  # fairseq's rows of padding, kept in front of the table
 LAYER_NORM = Norm(kind="layer", eps=1e-5)
-SEQ2SEQ = ("bart", "t5", "whisper")
+BARTS = ("bart", "blenderbot", "marian", "mbart", "pegasus", "plbart")
+T5S = ("mt5", "t5")
+SEQ2SEQ = (*BARTS, *T5S, "whisper")
 
 
 def seq2seq(config: Config, kind: str) -> Architecture:
@@ -26,17 +29,23 @@ def seq2seq(config: Config, kind: str) -> Architecture:
     Raises:
         UsageError: A key is missing, wrong, or names what cannot be built.
     """
-    return {"bart": _bart, "t5": _t5, "whisper": _whisper}[kind](config)
+    if kind in T5S:
+        return _t5(config, kind)
+    return _whisper(config) if kind == "whisper" else _bart(config, kind)
 
 
-def _bart(config: Config) -> Architecture:
-    """Norms after each sum, positions from row 2, one embedding for source, target and head.
+def _bart(config: Config, kind: str) -> Architecture:
+    """One embedding for source, target and head; norms after each sum, or before each part where
+    there is a norm at the end. BART's positions begin at row 2, after fairseq's padding.
 
     Source:
         Lewis et al. 2020, "BART", arXiv:1910.13461, section 2.1; fairseq's ``models/bart``.
     """
-    if not config.flag("tie_word_embeddings", True):
-        raise config.wrong("tie_word_embeddings", False, "true: source, target and head share one")
+    for key in ("tie_word_embeddings", "share_encoder_decoder_embeddings"):
+        if not config.flag(key, True):
+            raise config.wrong(key, False, "true: source, target and head share one embedding")
+    shape = SHAPES[kind]
+    placement: Placement = "pre" if shape.final_norm else "post"
     hidden_size = config.count("hidden_size", most=10**7)
     max_len = config.count("max_position_embeddings", most=10**8)
     model = Architecture(
@@ -44,16 +53,16 @@ def _bart(config: Config) -> Architecture:
         hidden_size=hidden_size,
         vocab_size=config.count("vocab_size", most=10**8),
         max_len=max_len,
-        blocks=_blocks(config, "decoder"),
-        final_norm=None,
+        blocks=_blocks(config, "decoder", placement),
+        final_norm=LAYER_NORM if shape.final_norm else None,
         embedding_scale=_embedding_scale(config, hidden_size),
-        num_positions=max_len + BART_FIRST_POSITION,
-        first_position=BART_FIRST_POSITION,
-        embedding_norm=LAYER_NORM,
+        num_positions=max_len + (shape.positions or 0),
+        first_position=shape.positions or 0,
+        embedding_norm=LAYER_NORM if shape.embedding_norm else None,
         tied_head=True,
         head_bias=True,
     )
-    return replace(model, encoder=_without_head(model, _blocks(config, "encoder")))
+    return replace(model, encoder=_without_head(model, _blocks(config, "encoder", placement)))
 
 
 def _whisper(config: Config) -> Architecture:
@@ -66,25 +75,24 @@ def _whisper(config: Config) -> Architecture:
     """
     hidden_size = config.count("hidden_size", most=10**7)
     max_len = config.count("max_target_positions", 448, most=10**8)
-    blocks = _blocks(config, "decoder", k_bias=False)
     return Architecture(
         model_type=config.model_type,
         hidden_size=hidden_size,
         vocab_size=config.count("vocab_size", most=10**8),
         max_len=max_len,
-        blocks=tuple(replace(block, placement="pre") for block in blocks),
+        blocks=_blocks(config, "decoder", "pre", k_bias=False),
         final_norm=LAYER_NORM,
         num_positions=max_len,
         tied_head=config.flag("tie_word_embeddings", True),
     )
 
 
-def _t5(config: Config) -> Architecture:
+def _t5(config: Config, kind: str) -> Architecture:
     """Scores that are not scaled, with a bias of the first layer's table; RMS norms; no biases.
 
     The head of the first version is the embedding, and is given states times d^−½; that of
     version 1.1 is a matrix of its own, and they are not scaled. ``tie_word_embeddings`` tells
-    them apart.
+    them apart. mT5 scales them nowhere.
 
     Source:
         Raffel et al. 2020, "T5", arXiv:1910.10683, section 2.1; Shazeer 2020, arXiv:2002.05202
@@ -116,7 +124,7 @@ def _t5(config: Config) -> Architecture:
         blocks=(decoder_block,) * num_decoder_layers,
         final_norm=norm,
         tied_head=tied,
-        head_scale=hidden_size**-0.5 if tied else 1.0,
+        head_scale=hidden_size**-0.5 if tied and kind == "t5" else 1.0,
     )
     return replace(model, encoder=_without_head(model, (encoder_block,) * num_layers))
 
@@ -147,7 +155,9 @@ def _t5_ffn(config: Config) -> Ffn:
     )
 
 
-def _blocks(config: Config, side: str, *, k_bias: bool = True) -> tuple[Block, ...]:
+def _blocks(
+    config: Config, side: str, placement: Placement, *, k_bias: bool = True
+) -> tuple[Block, ...]:
     """BART's layers of one side; a decoder's look back, and at the source."""
     seen = full_attention(config, f"{side}_attention_heads", k_bias=k_bias)
     is_decoder = side == "decoder"
@@ -160,7 +170,7 @@ def _blocks(config: Config, side: str, *, k_bias: bool = True) -> tuple[Block, .
             bias=True,
         ),
         norm=LAYER_NORM,
-        placement="post",
+        placement=placement,
         cross=seen if is_decoder else None,
     )
     return (block,) * config.count(f"{side}_layers", most=MAX_LAYERS)

@@ -114,6 +114,15 @@ BART: Names = {
     **_bart("decoder", "norms_after"),
     **_of_encoder(_bart("encoder", "norms_after")),
 }
+# Of those that norm before each part.
+MBART: Names = {
+    "embedding.weight": ("model.shared.weight",),
+    "head.bias": ("final_logits_bias",),
+    **linear("final_norm", "model.decoder.layer_norm"),
+    **_bart("decoder", "norms_before"),
+    **_of_encoder(linear("final_norm", "model.encoder.layer_norm")),
+    **_of_encoder(_bart("encoder", "norms_before")),
+}
 WHISPER: Names = {
     "embedding.weight": ("model.decoder.embed_tokens.weight",),
     "head.weight": ("proj_out.weight",),
@@ -122,7 +131,8 @@ WHISPER: Names = {
 }
 ENCODER_NAMES: dict[str, Names] = {
     "bert": BERT, "roberta": ROBERTA, "camembert": ROBERTA, "xlm-roberta": ROBERTA,
-    "distilbert": DISTILBERT, "t5": T5, "bart": BART, "whisper": WHISPER,
+    "distilbert": DISTILBERT, "t5": T5, "mt5": T5, "bart": BART, "plbart": BART, "marian": BART,
+    "mbart": MBART, "blenderbot": MBART, "pegasus": MBART, "whisper": WHISPER,
 }  # fmt: skip
 
 
