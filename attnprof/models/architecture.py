@@ -107,6 +107,7 @@ class Experts:
     num_active: int
     router: Router = "softmax"
     router_bias: bool = False
+    router_is_wide: bool = False  # rows and router are widened to float32 for the scores
     choice_bias: bool = False  # added to the scores only to choose by (balancing without a loss)
     normalised: bool = False
     weights_inputs: bool = False  # a token is weighted before its experts, not after (Llama 4)

@@ -51,6 +51,7 @@ class Arithmetic:
     local_theta: float | None = None  # of layers with a window, where they have one of their own
     router: Router = "softmax"
     normalised: bool | str = True
+    router_is_wide: bool = False
     choice_bias: bool = False
     scaling_key: str = ""
     group_best: int = 0  # experts by whose scores a group is chosen; 0 where none are
@@ -88,8 +89,8 @@ GEMMA = Arithmetic(
 )  # fmt: skip
 GEMMA2 = replace(GEMMA, placement="both", scale_key="query_pre_attn_scalar", softcaps=True)
 DEEPSEEK_V3 = Arithmetic(
-    router="sigmoid", choice_bias=True, normalised="norm_topk_prob", group_best=2,
-    scaling_key="routed_scaling_factor", tempers_scores=True,
+    router="sigmoid", router_is_wide=True, choice_bias=True, normalised="norm_topk_prob",
+    group_best=2, scaling_key="routed_scaling_factor", tempers_scores=True,
 )  # fmt: skip
 YARN_OF_GPT_OSS = (
     ("rope_type", "yarn"), ("factor", 32.0), ("beta_fast", 32.0), ("beta_slow", 1.0),
@@ -111,7 +112,8 @@ DECODERS: dict[str, Arithmetic] = {
         norm_eps=1e-5, theta=150_000.0, rope=YARN_OF_GPT_OSS, clamp=7.0, sinks=True,
     ),
     "deepseek_v2": Arithmetic(
-        normalised=False, group_best=1, scaling_key="routed_scaling_factor",
+        router_is_wide=True, normalised=False, group_best=1,
+        scaling_key="routed_scaling_factor",
     ),
     "deepseek_v3": DEEPSEEK_V3,
     "opt": Arithmetic(
@@ -344,6 +346,7 @@ def _ffn(
         num_active=active,
         router=arithmetic.router,
         router_bias=moe.router_bias,
+        router_is_wide=arithmetic.router_is_wide,
         choice_bias=arithmetic.choice_bias,
         normalised=(config.flag(normalised, True) if isinstance(normalised, str) else normalised),
         weights_inputs=arithmetic.weights_inputs,

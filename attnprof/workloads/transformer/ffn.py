@@ -105,8 +105,12 @@ class MixtureOfExperts(nn.Module):
             "gpt-oss", arXiv:2508.10925, section 2.2.
         """
         experts = self.experts
-        logits: torch.Tensor = self.router(x)
-        logits = logits.to(torch.promote_types(x.dtype, torch.float32))
+        wide = torch.promote_types(x.dtype, torch.float32)
+        if experts.router_is_wide and wide != x.dtype:
+            bias = None if self.router.bias is None else self.router.bias.to(wide)
+            logits = nn.functional.linear(x.to(wide), self.router.weight.to(wide), bias)
+        else:
+            logits = self.router(x).to(wide)
         scores = logits.sigmoid() if experts.router == "sigmoid" else logits.softmax(dim=-1)
         if chosen is None:
             chosen = self._best(scores)

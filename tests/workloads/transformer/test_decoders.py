@@ -223,3 +223,34 @@ def test_a_batch_is_its_sequences_one_by_one() -> None:
     for number in range(BATCH):
         alone = ours(tokens_of()[number : number + 1])
         torch.testing.assert_close(together[number : number + 1], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["deepseek-v2", "deepseek-v3", "mixtral"])
+def test_halves_choose_the_experts_that_the_library_chooses(family: str) -> None:
+    theirs = library_model(FAMILIES[family]).to(torch.bfloat16)
+    ours = our_model(architecture_of(FAMILIES[family]), theirs, dtype="bfloat16")
+    x = torch.randn(1, 200, 48, generator=torch.Generator().manual_seed(4)).to(torch.bfloat16)
+    their_moe = theirs.model.layers[1].mlp
+    if family == "deepseek-v3":
+        expected = their_moe.route_tokens_to_experts(their_moe.gate(x))[0]
+    elif family == "deepseek-v2":
+        scores = torch.nn.functional.linear(x.float(), their_moe.gate.weight.float())
+        expected = their_moe.route_tokens_to_experts(scores)[0]
+    else:
+        expected = their_moe.gate(x[0])[2]
+    our_moe: Any = ours.get_submodule("blocks.1.ffn")
+    found, _ = our_moe.route(x[0])
+    assert torch.equal(found.sort(-1).values, expected.sort(-1).values)
+
+
+@pytest.mark.parametrize("family", DENSE)
+def test_halves_are_rounded_no_worse_than_the_librarys(family: str) -> None:
+    theirs = library_model(FAMILIES[family])
+    expected = theirs(tokens_of(), use_cache=False).logits
+    theirs = theirs.to(torch.bfloat16)
+    ours = our_model(architecture_of(FAMILIES[family]), theirs, dtype="bfloat16")
+    off = [
+        float((logits.float() - expected).square().mean().sqrt())
+        for logits in (ours(tokens_of()), theirs(tokens_of(), use_cache=False).logits)
+    ]
+    assert off[0] < 1.5 * off[1]
