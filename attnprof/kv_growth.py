@@ -36,11 +36,21 @@ def kv_fits(records: Sequence[Record]) -> list[dict[str, Any]]:
             key = repr([record.get(name) for name in (*IDENTITY, "q_len")])
             groups.setdefault(key, []).append(record)
     by_length = [
-        _entry(rows[0], varying, [(row["kv_len"], row["kv_bytes"]) for row in rows], {})
+        _entry(
+            rows[0], varying, [(row["kv_len"], row["kv_bytes"]) for row in rows], {},
+            theory=_theory_slope(rows),
+        )
         for rows in groups.values()
         if len({row["kv_len"] for row in rows}) > 1
-    ]
+    ]  # fmt: skip
     return grown + by_length
+
+
+def _theory_slope(rows: Sequence[Record]) -> float | None:
+    """Theory's bytes for one more token of one sequence: what does not grow, as the keys of a
+    source, is no part of it. None where a length has no theory."""
+    known = [(row["kv_len"], bytes_) for row in rows if (bytes_ := row.get("theory_kv_bytes"))]
+    return slope(known) / (rows[0].get("batch_size") or 1) if len(known) == len(rows) else None
 
 
 _CACHE_KEYS = ("kv_cache", "kv_dtype", "block_tokens")
@@ -145,15 +155,23 @@ def _entry(
     varying: Mapping[str, Sequence[str]],
     points: Sequence[tuple[float, float]],
     shape: dict[str, Any],
+    theory: float | None = None,
 ) -> dict[str, Any]:
-    """Measured bytes a token of one sequence beside theory's, and the verdict."""
+    """Measured bytes a token of one sequence beside theory's, and the verdict.
+
+    Args:
+        theory: Its bytes a token; None for all bytes over all tokens, of a cache that was grown.
+    """
     batch_size = record.get("batch_size") or 1
     measured = slope(points) / batch_size
     theory_bytes = positive(record.get("theory_kv_bytes"))
     held_len = _held_len(record, record["kv_len"])
-    theory = theory_bytes / (batch_size * held_len) if theory_bytes else None
+    if theory is None and theory_bytes:
+        theory = theory_bytes / (batch_size * held_len)
     ratio = measured / theory if theory else None
-    verdict = None if ratio is None else "equal" if abs(ratio - 1) <= WITHIN else "wrong"
+    verdict = None
+    if theory is not None:
+        verdict = "equal" if abs(measured - theory) <= WITHIN * theory else "wrong"
     unknown = dict.fromkeys(
         (
             "useful_bytes", "allocated_bytes", "overshoot_bytes", "overshoot", "step_bytes",

@@ -555,3 +555,24 @@ def test_steps_of_a_growing_cache_are_a_latency_series() -> None:
         [record(phase="kv-growth", q_len=1, kv_len=256, growth=growth(lambda n: 4096 * n))]
     )
     assert fitted["coefficients"]["b_s_per_token"] == pytest.approx(1e-8, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bytes_at", "per_token"),
+    [
+        (lambda n: 2**20 + 4096 * n, 4096),  # a source's keys beside those of the tokens
+        (lambda n: 2**20, 0),  # a window that was full at every length
+    ],
+)
+def test_what_does_not_grow_is_no_part_of_a_tokens_bytes(
+    bytes_at: Callable[[int], int], per_token: int
+) -> None:
+    rows = [
+        record(phase="decode", q_len=1, kv_len=n, kv_cache="static", median_s=1e-3,
+               kv_bytes=bytes_at(n), theory_kv_bytes=bytes_at(n))
+        for n in (512, 1024)
+    ]  # fmt: skip
+    (entry,) = fit_run({}, rows)["kv"]
+    assert (entry["bytes_per_token"], entry["verdict"]) == (pytest.approx(per_token), "equal")
+    rows[1]["kv_bytes"] += 2**20
+    assert fit_run({}, rows)["kv"][0]["verdict"] == "wrong"
