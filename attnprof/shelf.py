@@ -59,8 +59,11 @@ def _variant_tables(name: str, sizes: Mapping[str, int]) -> list[Table]:
     """A variant drawn; or, of a model, which of its layers have which."""
     q_len, kv_len = sizes.get("q_len"), sizes.get("kv_len")
     others: dict[str, int | None] = {key: sizes[key] for key in PARAMETERS if key in sizes}
-    if name in VARIANTS or not (name in list_profiles("models") or Path(name).exists()):
+    if name in VARIANTS:
         return choice_tables.variant_tables(name, others, q_len, kv_len)
+    models = list_profiles("models")
+    if name not in models and "/" not in name and not Path(name).exists():
+        raise UsageError(f"no variant or model {name!r}", nearest(name, [*VARIANTS, *models]))
     from attnprof.models.load import load_model
 
     if others or q_len is not None:

@@ -1,4 +1,6 @@
 import inspect
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +67,31 @@ def test_sizes_are_of_variants_alone() -> None:
     for kind, name in (("models", "gpt2"), ("variants", None), ("variant", "gpt2")):
         with pytest.raises(UsageError):
             shelf_tables(kind, name, {"window_len": 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("chunkd", "chunked"), ("gpt-os-20b", "gpt-oss-20b")]
+)
+def test_a_misspelt_variant_or_model_is_answered_by_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(UsageError, match=f"no variant or model '{name}'.*'{nearest}'"):
+        shelf_tables("variant", name)
+
+
+def test_the_mix_of_a_configuration_of_ones_own_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(
+        json.dumps(
+            {
+                "model_type": "mistral", "hidden_size": 64, "intermediate_size": 128,
+                "vocab_size": 99, "num_hidden_layers": 3, "num_attention_heads": 4,
+                "num_key_value_heads": 2, "sliding_window": 16,
+            }
+        )
+    )  # fmt: skip
+    (table,) = shelf_tables("variant", str(path), {"kv_len": 32})
+    (row,) = table.rows
+    assert (row["variant"], row["window_len"], row["num_layers"]) == ("sliding", 16, 3)
+    assert row["against_causal"] == (16 * 17 // 2 + 16 * 16) / (32 * 33 // 2)
 
 
 def test_a_source_and_a_sentence_stand_beside_every_variant_that_somebody_published() -> None:
