@@ -102,7 +102,7 @@ def _cache(w: Workload) -> str | None:
     elif cache == "none" and w.phase != "generate" and w.mixer == "attention":
         return f"{w.phase} needs a kv_cache: contiguous, static, paged, rolling or latent"
     if cache == "rolling":
-        if w.variant != "sliding":
+        if w.variant != "sliding" and w.model is None:
             return f"a rolling cache keeps a sliding window, and the variant is {w.variant}"
         if w.phase not in ("decode", *GROWING):
             return f"a rolling cache takes a token at a time, and {w.phase} brings more"

@@ -88,6 +88,8 @@ def _model_reason(w: Workload, architecture: Architecture) -> str | None:
         room = (encoder.num_positions or 0) - encoder.first_position
         if w.scope == "model" and source_len > room:
             return f"{w.model} has a table of {room} positions, and its source has {source_len}"
+    if w.kv_cache == "rolling" and all(block.attention.window_len is None for block in blocks):
+        return f"{w.model} has no windows: kv_cache contiguous, static or paged, not rolling"
     if w.kv_cache == "latent" and not all(block.attention.latent for block in blocks):
         return f"{w.model} has no latent to cache: kv_cache contiguous, static or paged"
     if w.kv_cache == "latent" and w.weight_dtype is not None:
