@@ -18,11 +18,12 @@ from attnprof.measured import Check
 from attnprof.theory.calls import kernel_calls
 from attnprof.workload import Workload
 from attnprof.workloads.kv_caches import KvCache, Pair, new_cache, unrounded_cache
-from attnprof.workloads.op import LAYER_SEEDS, held_len, visible
+from attnprof.workloads.op import LAYER_SEEDS, held_len, last_keys, visible
 from attnprof.workloads.operation import Noise, Operation
 from attnprof.workloads.places import Place
 from attnprof.workloads.positions import position_for
 from attnprof.workloads.precision import torch_dtype
+from attnprof.workloads.reference import first_query
 from attnprof.workloads.reference_mla import MlaGiven, latent_held_against_reference
 
 
@@ -59,6 +60,7 @@ class MlaCall:
         self.rank, self.turned_dim = workload.kv_lora_rank, workload.rope_head_dim
         self.plain_dim = workload.head_dim - workload.rope_head_dim
         self.position = position_for(workload, device, torch_dtype(workload.dtype), seed)
+        self._first_q, self._given = first_query(workload), num_given(workload)
         (call,) = kernel_calls(workload)
         self._seen = fitted(call, kind)
         scale = workload.head_dim**-0.5
@@ -76,17 +78,17 @@ class MlaCall:
             keep: Whether new tokens stay in the cache.
         """
         plain, turned = torch.split(layer.q, [self.plain_dim, self.turned_dim], dim=-1)
-        turned = self.position.rotate(turned, self.workload.kv_len - self.workload.q_len)
+        turned = self.position.rotate(turned, self._first_q)
         entries = self.turned_entries(layer)
         sinks = {} if layer.sinks is None else {"sinks": layer.sinks}
         if self.workload.mla == "absorbed":
             q = torch.cat((_by_head(plain, layer.weight[:, : self.plain_dim]), turned), dim=-1)
-            k, latents = visible(self.workload, self._with_cached(layer, entries, keep))
+            k, latents = last_keys(self._with_cached(layer, entries, keep), self._given)
             v = latents if self._seen.value_dim == self.rank else k
             seen = self.attention.attend(q, k, v, **sinks)[..., : self.rank]
             return _by_head(seen, layer.weight[:, self.plain_dim :].transpose(1, 2))
         q = torch.cat((plain, turned), dim=-1)
-        k, v = visible(self.workload, self.heads(layer, entries, keep=keep))
+        k, v = last_keys(self.heads(layer, entries, keep=keep), self._given)
         missing = self._seen.value_dim - v.shape[-1]
         if missing:
             v = torch.nn.functional.pad(v, (0, missing))
@@ -105,9 +107,8 @@ class MlaCall:
             if layer.cache is None:
                 return pair
             return (layer.cache.append if keep else layer.cache.extended)(*pair)
-        entries, _ = self._with_cached(layer, entries, keep)
-        unseen = entries.shape[2] - num_given(self.workload)
-        return self._expanded(entries[:, :, max(0, unseen) :], layer.weight)
+        entries, _ = last_keys(self._with_cached(layer, entries, keep), self._given)
+        return self._expanded(entries, layer.weight)
 
     def _with_cached(self, layer: MlaLayer, entries: torch.Tensor, keep: bool) -> Pair:
         """Entries of all tokens, and the latents in them."""

@@ -85,7 +85,7 @@ class AttentionCall:
         if layer.k.shape[2]:
             q = self.position.rotate(q, self._first_q)
             k = self.position.rotate(k, layer.first)
-        k, v = visible(self.workload, layer.keys_and_values(k, keep=keep))
+        k, v = last_keys(layer.keys_and_values(k, keep=keep), self._given)
         more = {}
         bias = self.position.query_bias(q, self._first_q, self._first_kv, self._given)
         if bias is not None:
@@ -228,8 +228,13 @@ def held_len(workload: Workload) -> int:
 
 def visible(workload: Workload, pair: Pair) -> Pair:
     """The keys and values that the kernel is given: those from the first that any query sees."""
+    return last_keys(pair, num_given(workload))
+
+
+def last_keys(pair: Pair, num_keys: int) -> Pair:
+    """The last ``num_keys`` keys and values, as views."""
     k, v = pair
-    unseen = k.shape[2] - num_given(workload)
+    unseen = k.shape[2] - num_keys
     return (k[:, :, unseen:], v[:, :, unseen:]) if unseen > 0 else pair
 
 

@@ -25,9 +25,10 @@ from attnprof.workloads.reference import (
     units_of,
 )
 
-PAIRS_OF_ALL = 2**25  # pairs of a query and a key, over the heads that are compared
+PAIRS = 2**22  # of a query and a key, over the heads that are compared when not all; one at least
+PAIRS_OF_HEAD = 2**24  # beyond them some rows are compared, and no gradients of keys and values
 PAIRS_AT_ONCE = 2**22
-ROWS = 32  # of a head whose pairs are too many: then keys' and values' gradients are not compared
+ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ def step_held_against_reference(
     rng = random.Random(seed)
     pairs = [(b, kv) for b in range(batch) for kv in range(num_kv_heads)]
     num_pairs = group * q_len * kv_len
-    pairs = rng.sample(pairs, min(len(pairs), max(1, PAIRS_OF_ALL // num_pairs)))
-    everything = num_pairs <= 2 * PAIRS_OF_ALL
+    pairs = rng.sample(pairs, min(len(pairs), max(1, PAIRS // num_pairs)))
+    everything = num_pairs <= PAIRS_OF_HEAD
     rows = list(range(q_len)) if everything else sorted(rng.sample(range(q_len), ROWS))
     compared = Compared()
     for b, kv in pairs:
