@@ -10,6 +10,7 @@ from dataclasses import replace
 from attnprof.errors import UsageError
 from attnprof.models.architecture import Architecture, AttentionBlock
 from attnprof.models.build_architecture import architecture_of
+from attnprof.positions import POSITIONS
 from attnprof.theory.calls import kernel_calls
 from attnprof.theory.scopes import alone
 from attnprof.workload import GROWING, Workload
@@ -46,6 +47,8 @@ def scope_reason(workload: Workload) -> str | None:
 def _plain_reason(w: Workload) -> str | None:
     if w.phase == "train" and w.kv_dtype is not None:
         return f"a training step makes the source's keys anew and caches none: no {w.kv_dtype}"
+    if w.phase == "train" and w.position == "shaw" and w.backend != "eager":
+        return f"{w.backend} takes no gradients of a bias, and shaw's is made of the queries"
     if w.mla is None:
         return None
     if w.variant not in ("full", "causal", "sliding"):
@@ -127,7 +130,9 @@ def _library_reason(w: Workload, architecture: Architecture) -> str | None:
 def attention_calls(workload: Workload) -> tuple[Workload, ...]:
     """The attentions of all kinds of layers in a call, as workloads of scope op."""
     if workload.model is None:
-        return kernel_calls(alone(_last_step(workload), workload.num_layers))
+        added = POSITIONS[workload.position].acts == "scores"
+        attention = alone(_last_step(workload), workload.num_layers)
+        return kernel_calls(replace(attention, position=workload.position if added else "none"))
     architecture = _architecture(workload.model, workload.model_digest)
     kinds = dict.fromkeys(
         block.attention for block in architecture.first(workload.num_layers).blocks

@@ -184,11 +184,19 @@ def held_against_twin(op: "ScopeOperation", output: torch.Tensor) -> Check:
 
 
 def worst_row(found: torch.Tensor, exact: torch.Tensor, bound: float) -> tuple[float, float]:
-    """Error and bound of the row that is the worst; what has no rows is one."""
+    """Error and bound of the row that is the worst.
+
+        bound · √(rms² + 4 · median² / n)
+
+    of a row of n elements, with the median of all rows' root mean squares: a short row can be
+    small by chance, though what it is made of is not.
+    """
     found, exact = (one.double().reshape(-1, one.shape[-1]) for one in (found, exact))
     errors = (found.to(exact.device) - exact).square().mean(-1).sqrt()
     errors = errors.nan_to_num(nan=math.inf, posinf=math.inf)
-    bounds = bound * exact.square().mean(-1).sqrt() + torch.finfo(torch.float32).tiny
+    squares = exact.square().mean(-1)
+    bounds = bound * (squares + 4 * squares.median() / exact.shape[-1]).sqrt()
+    bounds += torch.finfo(torch.float32).tiny
     at = int((errors / bounds).argmax())
     return float(errors[at]), float(bounds[at])
 

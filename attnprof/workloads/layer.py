@@ -125,10 +125,15 @@ class PlainKernels(Kernels):
             num_kv_heads=block.num_kv_heads, head_dim=block.head_dim,
             v_head_dim=None if block.v_head_dim == block.head_dim else block.v_head_dim,
             variant=workload.variant, **sizes, min_len=workload.min_len,
-            attention=workload.attention,
+            attention=workload.attention, position=self._added(),
             kv_cache="cross" if is_cross else "none" if phase == "prefill" else "static",
             softcap=block.softcap, sink_logits=block.sinks,
         )  # fmt: skip
+
+    def _added(self) -> str:
+        """The position scheme, where it changes scores and so what a kernel is given."""
+        name = self.workload.position
+        return name if POSITIONS[name].acts == "scores" else "none"
 
     def constant_bias(self, of_op: Workload) -> torch.Tensor | None:
         """What the position adds to all scores of a call, whatever its queries are."""
