@@ -39,6 +39,7 @@ def comparison_tables(
         parts_memory_table(records, suffix),
         replaced_table(records, device, suffix),
         position_costs_table(records, suffix),
+        training_table(records, suffix),
         precision_table(records, suffix),
     ]
 
@@ -258,6 +259,42 @@ def position_words(records: Sequence[Record]) -> list[str]:
         if costs:
             said.append(f"{contest.name}, in times of no position: {', '.join(costs)}.")
     return said
+
+
+def training_table(records: Sequence[Record], suffix: str = "") -> Table:
+    """Forward and backward against the forward pass alone, activations kept or made again."""
+    rows = []
+    passes = [record for record in records if record.get("phase") in ("prefill", "train")]
+    for contest in contests(passes, ("phase", "checkpointing")):
+        phases = [row["phase"] for row in contest.rows]
+        if not {"prefill", "train"} <= set(phases):
+            continue
+        base = phases.index("prefill")
+        forward_bytes = contest.rows[base].get("peak_activation_bytes")
+        for i in sorted(range(len(phases)), key=lambda i: contest.medians_s[i]):
+            row = contest.rows[i]
+            peak_bytes = row.get("peak_activation_bytes")
+            step = f"{row['phase']}, checkpointing" if row.get("checkpointing") else row["phase"]
+            more = {"step": step, "peak_activation_bytes": peak_bytes}
+            if peak_bytes is not None and forward_bytes:
+                more["peak_ratio"] = peak_bytes / forward_bytes
+            rows.append(_against(contest, i, base, **more))
+            rows[-1]["workload"] = contest.name.partition(" ")[2]  # without the phase
+    return Table(
+        name="training",
+        title=f"What training costs{suffix}",
+        columns=(
+            Column("workload", "Workload"),
+            Column("step", "Pass"),
+            Column("median_s", "Median", units.seconds, "right"),
+            Column("ratio", "Times forward", _times, "right"),
+            Column("half_width", "±", units.percent, "right", 2),
+            Column("peak_activation_bytes", "Peak", units.capacity, "right"),
+            Column("peak_ratio", "Times forward's", _times, "right", 1),
+            Column("clock", "Clock", priority=3),
+        ),
+        rows=tuple(rows),
+    )
 
 
 def precision_table(records: Sequence[Record], suffix: str = "") -> Table:

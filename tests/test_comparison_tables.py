@@ -14,6 +14,7 @@ from attnprof.comparison_tables import (
     precision_table,
     replaced_table,
     replaced_words,
+    training_table,
 )
 from attnprof.workload import Workload
 
@@ -40,7 +41,7 @@ def parts(**shares: float) -> list[dict[str, Any]]:
 
 def test_tables_of_what_a_run_does_not_hold_have_no_rows() -> None:
     rows = [record(kv_len=n, q_len=n) for n in (64, 128)]
-    assert [table.rows for table in comparison_tables(rows, {})] == [()] * 5
+    assert [table.rows for table in comparison_tables(rows, {})] == [()] * 6
     assert not parts_words(rows)
     assert not replaced_words(rows)
     assert not position_words(rows)
@@ -115,6 +116,22 @@ def test_a_position_costs_what_it_takes_beyond_none() -> None:
     assert all(0.02 < row["half_width"] < 0.04 for row in table.rows)
     (said,) = position_words(rows)
     assert said.endswith("alibi 3×, rope 1.5×.")
+
+
+def test_a_training_step_stands_beside_the_forward_pass_in_time_and_bytes() -> None:
+    rows = [
+        record(3e-3, phase="train") | {"peak_activation_bytes": 800},
+        record(4e-3, phase="train", checkpointing=True) | {"peak_activation_bytes": 300},
+        record(1e-3) | {"peak_activation_bytes": 100},
+        record(9e-3, phase="train", backend="eager"),  # without a forward pass of its own
+    ]
+    table = training_table(rows)
+    assert [(row["step"], row["ratio"], row["peak_ratio"]) for row in table.rows] == [
+        ("prefill", 1.0, 1.0),
+        ("train", pytest.approx(3.0), 8.0),
+        ("train, checkpointing", pytest.approx(4.0), 3.0),
+    ]
+    assert {row["workload"] for row in table.rows} == {"flash 64"}
 
 
 def test_an_error_stands_beside_what_it_buys_the_widest_type_first() -> None:
