@@ -323,7 +323,10 @@ def _one_more(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, St
 
 
 def _chunked(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, State]:
-    """All tokens from an empty state, in chunks; tokens that fill the last one are zeros."""
+    """All tokens from an empty state, in chunks; tokens that fill the last one are zeros.
+
+    What came before a chunk is multiplied as a mean: as a sum it leaves float16's range.
+    """
     length, num_kv_heads = q.shape[2], k.shape[1]
     chunk = min(CHUNK_TOKENS, length)
     padding = -length % chunk
@@ -337,11 +340,13 @@ def _chunked(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, State]:
     wide = _sums_dtype(q.dtype)
     sums = (k.transpose(-1, -2) @ v).to(wide).cumsum(2)
     norms = k.sum(-2, dtype=wide).cumsum(2)
-    before = nn.functional.pad(sums[:, :, :-1], (0, 0, 0, 0, 1, 0)).to(q.dtype)
+    num_before = chunk * torch.arange(sums.shape[2], device=q.device).clamp(min=1)[:, None, None]
+    before = nn.functional.pad(sums[:, :, :-1], (0, 0, 0, 0, 1, 0))
+    means = (before / num_before).to(q.dtype)
     norms_before = nn.functional.pad(norms[:, :, :-1], (0, 0, 1, 0))
     sees = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
     scores = (rows @ k.transpose(-1, -2)).masked_fill(~sees.repeat(group, 1), 0)
-    numerator = (rows @ before + scores @ v).to(wide)
+    numerator = (rows @ means).to(wide) * num_before + (scores @ v).to(wide)
     weight = (rows * norms_before[:, :, :, None]).sum(-1, keepdim=True)
     weight = weight + scores.sum(-1, keepdim=True, dtype=wide)
     if padding:
