@@ -6,7 +6,7 @@ import pytest
 
 from attnprof.backends.support import BACKENDS, unsupported_reason
 from attnprof.combinations import problem
-from attnprof.grid import Grid, expand, sweep_groups
+from attnprof.grid import USUAL, USUAL_OF_ACCELERATORS, Grid, expand, sweep_groups
 from attnprof.profiles import list_profiles, load_profile
 from attnprof.workload import Workload
 
@@ -22,15 +22,16 @@ CONTRASTS: dict[str, tuple[str, set[Any]]] = {
 }
 
 
-def grid_of(name: str) -> Grid:
+def grid_of(name: str, usual: dict[str, str] | None = None) -> Grid:
     title, groups = sweep_groups(load_profile("sweeps", name), name)
     assert title == name
-    return expand(title, groups, backends=tuple(BACKENDS))
+    return expand(title, groups, backends=tuple(BACKENDS), usual=usual)
 
 
+@pytest.mark.parametrize("usual", [USUAL, USUAL_OF_ACCELERATORS], ids=["cpu", "accelerator"])
 @pytest.mark.parametrize("name", list_profiles("sweeps"))
-def test_nothing_in_a_shipped_sweep_is_without_sense(name: str) -> None:
-    grid = grid_of(name)
+def test_nothing_in_a_shipped_sweep_is_without_sense(name: str, usual: dict[str, str]) -> None:
+    grid = grid_of(name, usual)
     assert not grid.skipped
     assert all(problem(workload) is None for workload in grid.workloads)
     again = [Workload.from_json(workload.to_json()) for workload in grid.workloads]
