@@ -75,6 +75,8 @@ class KvCache:
     def __init__(self, shape: CacheShape, layout: Layout, codecs: tuple[Codec, ...]) -> None:
         self.shape, self.layout, self.codecs = shape, layout, codecs
         self._num_key_planes = len(codecs[0].planes)
+        # Keys and values that are kept as they come need no codec, whose calls are not free.
+        self._as_it_is = len(codecs) == 2 and all(codec.keeps_all for codec in codecs)
 
     @property
     def length(self) -> int:
@@ -140,6 +142,8 @@ class KvCache:
     def _encoded(self, k: torch.Tensor, v: torch.Tensor | None) -> Planes:
         if self.shape.kind == "cross":
             raise TypeError("a cross cache holds the source's keys, once: nothing is appended")
+        if self._as_it_is and v is not None:
+            return k, v
         key, *value = self.codecs
         planes = key.encode(k)
         if value:
@@ -148,6 +152,9 @@ class KvCache:
         return planes
 
     def _decoded(self, planes: Planes) -> Pair:
+        if self._as_it_is:
+            k, v = planes
+            return k, v
         key, *value = self.codecs
         k = key.decode(planes[: self._num_key_planes])
         if not value:

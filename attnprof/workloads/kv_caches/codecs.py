@@ -27,6 +27,10 @@ class Codec(Protocol):
     def planes(self) -> tuple[tuple[int, torch.dtype], ...]:
         """Width and type of each tensor that holds one token of one head."""
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether what is stored is what was given."""
+
     def encode(self, given: torch.Tensor) -> Planes:
         """What is stored of ``given [..., width]``."""
 
@@ -45,6 +49,10 @@ class Plain:
     @property
     def planes(self) -> tuple[tuple[int, torch.dtype], ...]:
         return ((self.width, self.stored),)
+
+    @property
+    def keeps_all(self) -> bool:
+        return self.stored == self.dtype
 
     def encode(self, given: torch.Tensor) -> Planes:
         return (given.to(self.stored),)
@@ -83,6 +91,10 @@ class Scaled:
         packed = self.name == "int4"
         codes = (self.width // 2 if packed else self.width, torch.uint8)
         return (codes, (len(self.groups), _SCALE_DTYPE))
+
+    @property
+    def keeps_all(self) -> bool:
+        return False
 
     def encode(self, given: torch.Tensor) -> Planes:
         wide = given.to(torch.float32)

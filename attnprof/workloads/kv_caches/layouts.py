@@ -135,12 +135,11 @@ class Static(_Allocated):
         self.slot_bytes = bytes_of_slot(planes)
 
     def _write(self, new: Planes) -> None:
-        first, end = self.length, self.length + new[0].shape[2]
         for plane, more in zip(self.planes, new, strict=True):
-            plane[:, :, first:end] = more
+            plane.narrow(2, self.length, more.shape[2]).copy_(more)
 
     def _read(self, length: int) -> Planes:
-        return tuple([plane[:, :, :length] for plane in self.planes])
+        return tuple([plane.narrow(2, 0, length) for plane in self.planes])
 
     def positions(self, num_tokens: int) -> torch.Tensor:
         return torch.arange(self.length + num_tokens, device=self.planes[0].device)
@@ -169,16 +168,24 @@ class Paged(_Allocated):
         heads = torch.arange(num_heads, device=table.device)
         self._rows = table[:, None, :] * num_heads + heads[None, :, None]
         self._gathered: tuple[int, torch.Tensor] = (0, self._rows)
-        # Block and slot of each position, known before its token comes.
+        self._written: tuple[int, int, torch.Tensor] = (0, 0, self._rows)
         position = torch.arange(table.shape[1] * self.block_len, device=table.device)
-        self._blocks = table[:, position // self.block_len]
-        self._slots = position % self.block_len
+        self._blocks, self._slots = position // self.block_len, position % self.block_len
+        self._slot_rows(length, min(length + 1, len(position)))  # where a decode's token will lie
 
     def _write(self, new: Planes) -> None:
-        first, end = self.length, self.length + new[0].shape[2]
-        blocks, slots = self._blocks[:, first:end], self._slots[first:end]
+        rows = self._slot_rows(self.length, self.length + new[0].shape[2])
         for pool, more in zip(self.pools, new, strict=True):
-            pool[blocks, :, slots] = more.transpose(1, 2)
+            width = pool.shape[-1]
+            pool.view(-1, width).index_copy_(0, rows, more.reshape(-1, width))
+
+    def _slot_rows(self, first: int, end: int) -> torch.Tensor:
+        """Where tokens of these positions lie, of every sequence and head, a slot being a row."""
+        if self._written[:2] != (first, end):
+            blocks = self._rows[:, :, self._blocks[first:end]]
+            rows = (blocks * self.block_len + self._slots[first:end]).flatten()
+            self._written = (first, end, rows)
+        return self._written[2]
 
     def positions(self, num_tokens: int) -> torch.Tensor:
         return torch.arange(self.length + num_tokens, device=self.table.device)
@@ -190,7 +197,7 @@ class Paged(_Allocated):
         num_blocks = blocks_for(length, self.block_len)
         if self._gathered[0] != num_blocks:
             self._gathered = (num_blocks, self._rows[:, :, :num_blocks].flatten())
-        return tuple([self._gather(pool)[:, :, :length] for pool in self.pools])
+        return tuple([self._gather(pool).narrow(2, 0, length) for pool in self.pools])
 
     def _gather(self, pool: torch.Tensor) -> torch.Tensor:
         batch, num_heads = self._rows.shape[:2]
