@@ -120,7 +120,7 @@ def test_what_has_no_kernel_here_is_refused(backend: str) -> None:
 def test_a_fall_back_to_another_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnprof.backends import sdpa
 
-    monkeypatch.setitem(sdpa._PINS, "flash", torch.nn.attention.SDPBackend.MATH)
+    monkeypatch.setitem(sdpa.PINS, "flash", torch.nn.attention.SDPBackend.MATH)
     op = AttentionOp(Workload(backend="flash", q_len=64, kv_len=64), CPU, seed=3)
     with pytest.raises(UnsupportedError, match="flash was asked for"):
         op.check()
@@ -129,7 +129,7 @@ def test_a_fall_back_to_another_kernel_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_torch_saying_no_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnprof.backends import sdpa
 
-    monkeypatch.setitem(sdpa._PINS, "flash", torch.nn.attention.SDPBackend.CUDNN_ATTENTION)
+    monkeypatch.setitem(sdpa.PINS, "flash", torch.nn.attention.SDPBackend.CUDNN_ATTENTION)
     op = AttentionOp(Workload(backend="flash", q_len=64, kv_len=64), CPU, seed=3)
     with pytest.raises(UnsupportedError, match="No viable backend"):
         op.check()
@@ -144,11 +144,11 @@ def test_flex_agrees_with_the_reference(variant: str) -> None:
     assert op.prepare_s > 0
 
 
-def test_flex_is_not_run_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_is_not_run_uncompiled() -> None:
     dynamo = pytest.importorskip("torch._dynamo")
-    monkeypatch.setattr(dynamo.config, "disable", True)
-    with pytest.raises(UnsupportedError, match="is switched off"):
-        AttentionOp(Workload(backend="flex", q_len=64, kv_len=64), CPU, seed=3)
+    workload = Workload(backend="flex", q_len=64, kv_len=64)
+    with dynamo.config.patch(disable=True), pytest.raises(UnsupportedError, match="switched off"):
+        AttentionOp(workload, CPU, seed=3)
 
 
 def wrong(workload: Workload, mistake: str) -> tuple[Any, Any, Any, Any]:
