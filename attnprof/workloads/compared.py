@@ -259,20 +259,21 @@ def _found(op: "ScopeOperation", extent: Extent, output: torch.Tensor) -> list[t
 
 
 def _gradients(states: Sequence[torch.Tensor], parts: Sequence[nn.Module]) -> list[torch.Tensor]:
-    """Gradients of states, row by row, and of each part's weights, all in one row.
+    """Gradients of each part's weights, all in one row, the first with those of states.
 
-    Some weights alone have gradients that nearly cancel, as those of queries do where a softmax is
-    sharp: what is lost of them is little of their layer's. What comes after other parts has the
-    weights that these have not.
+    Some alone nearly cancel, as those of queries do where a softmax is sharp, or what reaches a
+    state through its query: what is lost of them is little of their layer's. What comes after
+    other parts has the weights that these have not.
     """
-    found = [one.grad for one in states if one.grad is not None]
+    found: list[torch.Tensor] = []
     seen: set[int] = set()
+    first = [one.grad.flatten().double() for one in states if one.grad is not None]
     for part in parts:
         own = [one for one in part.parameters() if id(one) not in seen]
         seen.update(map(id, own))
         made = [one.grad.flatten().double() for one in own if one.grad is not None]
-        if made:
-            found.append(torch.cat(made)[None])
+        found.append(torch.cat([*first, *made])[None])
+        first = []
     return found
 
 

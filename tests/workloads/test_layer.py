@@ -113,12 +113,12 @@ def test_whatever_is_claimed_agrees_with_float64(phase: str, data: st.DataObject
 @pytest.mark.parametrize("cache", ["contiguous", "static", "rolling", "latent", "cross"])
 def test_kv_bytes_are_those_of_theory(cache: str) -> None:
     axes: dict[str, Any] = {"phase": "decode", "q_len": 1, "kv_len": 19, "batch_size": 2}
-    axes |= {
+    own: dict[str, dict[str, Any]] = {
         "rolling": {"variant": "sliding", "window_len": 7},
         "latent": {"mla": "absorbed", "kv_lora_rank": 6, "rope_head_dim": 4, "num_kv_heads": 4},
         "cross": {"attention": "cross", "variant": "full"},
-    }.get(cache, {})
-    workload = layer(**axes, kv_cache=cache)
+    }
+    workload = layer(**axes, **own.get(cache, {}), kv_cache=cache)
     assert operation(workload).kv_bytes == scope_kv_bytes(workload)
 
 
@@ -286,5 +286,5 @@ def test_a_mixed_step_gives_each_part_what_it_gives_alone() -> None:
 
 
 def test_without_positions_nothing_is_turned() -> None:
-    op = operation(layer())
-    assert type(op.inputs.network.kernels.position) is Position
+    kernels = operation(layer()).inputs.network.kernels
+    assert isinstance(kernels, PlainKernels) and type(kernels.position) is Position
