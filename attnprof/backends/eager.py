@@ -33,7 +33,7 @@ def prepare(
         rows = num_q_heads // num_kv_heads * q_len
         by_head = (batch, num_q_heads, q_len, kv_len)
         scores = q.reshape(batch, num_kv_heads, rows, head_dim) @ k.transpose(-2, -1)
-        scores = (scores * scale).view(by_head)
+        scores = (scores if scale == 1.0 else scores * scale).view(by_head)
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
         if bias is not None:
