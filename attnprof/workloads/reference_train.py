@@ -15,6 +15,7 @@ from attnprof.workloads.reference import (
     TURN_ROUNDINGS,
     Compared,
     Head,
+    Softmax,
     Units,
     double,
     head_scale,
@@ -87,6 +88,7 @@ def _compare_head(
     kv_pos = torch.arange(length, device=where)
     keys = place.turned(double(layer.k[b, kv], where), kv_pos, length)
     values = double(layer.v[b, kv], where)
+    scale, turn = head_scale(workload), TURN_ROUNDINGS * units.turned * place.turns
     of_keys = _Gradient(keys, units)
     of_values = _Gradient(values, units)
     for h in range(kv * group, (kv + 1) * group):
@@ -101,7 +103,7 @@ def _compare_head(
             )  # fmt: skip
             allowed = workload.mask.allows(q_pos[:, None], kv_pos[None, :])
             allowed = allowed & (kv_pos < workload.lengths[b])
-            bias = place.bias(h, q_pos, kv_pos, queries, head_scale(workload))
+            bias = place.bias(h, q_pos, kv_pos, queries, scale)
             sink = None if layer.sinks is None else float(layer.sinks[h].double())
             softmax = softmax_of(workload, head, allowed, bias, sink, units)
             out, bound = output_of(head, softmax, allowed.sum(-1, keepdim=True), units)
@@ -109,47 +111,75 @@ def _compare_head(
 
             assert layer.out_grad is not None
             out_grad = double(layer.out_grad[b, h].index_select(0, part), where)
-            probs, errors = softmax.probs, softmax.errors
-            of_values.add(probs.T @ out_grad, (probs * errors).T.square() @ out_grad.square())
-            of_values.add_sums(probs.T.square() @ out_grad.square(), len(rows) * group)
-
-            back = out_grad @ values.T
-            row_sums = (probs * back).sum(-1, keepdim=True)
-            grads = probs * (back - row_sums) * softmax.slopes
-            back_sizes = (out_grad.square() @ values.square().T).sqrt()
-            off = grads.abs() * (errors + 2 * units.dtype)
-            off = off + probs * (
-                units.dtype * back.abs() + units.sums * values.shape[1] ** 0.5 * back_sizes
+            probs = softmax.probs
+            num_terms = len(rows) * group
+            of_values.add(
+                probs.T @ out_grad, (probs * softmax.errors).T.square() @ out_grad.square()
             )
-            sum_off = (probs * (errors + 2 * units.dtype) * back).norm(dim=-1, keepdim=True)
-            sum_off = sum_off + units.dtype * (out_grad * out).norm(dim=-1, keepdim=True)
-            sum_off = sum_off + units.sums * length**0.5 * (probs * back).norm(dim=-1, keepdim=True)
-            turn = TURN_ROUNDINGS * units.turned * place.turns
-            scale = head_scale(workload)
-            squares = off.square() + (turn * grads).square()
+            of_values.add_sums(probs.T.square() @ out_grad.square(), num_terms)
 
-            q_grad = scale * (grads @ keys)
-            q_off = scale * (squares @ keys.square()).sqrt()
-            q_off = q_off + scale * sum_off * ((probs * softmax.slopes) @ keys).abs()
-            q_off = q_off + 2 * units.dtype * q_grad.abs()
-            q_off = (
-                q_off + units.sums * length**0.5 * scale * (grads.square() @ keys.square()).sqrt()
-            )
+            of_scores = _score_gradients(softmax, head, out, out_grad, units, turn)
+            q_grad, q_off = _query_gradients(of_scores, keys, scale, units)
             expected, bound = _turned_back(place, q_grad, q_off, q_pos, length, turn)
             found = double(step.q_grad[b, h].index_select(0, part), where)
             compared.add(found, expected, SAFETY * (bound + units.tiny))
 
-            squares = squares + (probs * softmax.slopes * sum_off).square()
-            of_keys.add(scale * (grads.T @ queries), scale**2 * (squares.T @ queries.square()))
-            of_keys.add_sums(scale**2 * (grads.square().T @ queries.square()), len(rows) * group)
+            squares = of_scores.squares + (of_scores.spread * of_scores.row_errors).square()
+            of_keys.add(
+                scale * (of_scores.grads.T @ queries), scale**2 * (squares.T @ queries.square())
+            )
+            of_keys.add_sums(scale**2 * (of_scores.grads.square().T @ queries.square()), num_terms)
     if not everything:
         return
-    turn = TURN_ROUNDINGS * units.turned * place.turns
     expected, bound = _turned_back(place, of_keys.total, of_keys.off(), kv_pos, length, turn)
     compared.add(double(step.k_grad[b, kv], where), expected, SAFETY * (bound + units.tiny))
     compared.add(
         double(step.v_grad[b, kv], where), of_values.total, SAFETY * (of_values.off() + units.tiny)
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ScoreGradients:
+    """Gradients of the scaled scores of some rows, ``[rows, kv_len]``, and what they are off by."""
+
+    grads: torch.Tensor
+    squares: torch.Tensor  # of errors that are independent of each other
+    spread: torch.Tensor  # how an error of a row's D comes to its scores
+    row_errors: torch.Tensor  # expected, of each row's D, [rows, 1]
+
+
+def _score_gradients(
+    softmax: Softmax, head: Head, out: torch.Tensor, out_grad: torch.Tensor, units: Units,
+    turn: float,
+) -> _ScoreGradients:  # fmt: skip
+    probs, values = softmax.probs, head.values
+    back = out_grad @ values.T
+    grads = probs * (back - (probs * back).sum(-1, keepdim=True)) * softmax.slopes
+    errors = softmax.errors + 2 * units.dtype
+    sums = units.sums * values.shape[1] ** 0.5 * (out_grad.square() @ values.square().T).sqrt()
+    off = grads.abs() * errors + probs * (units.dtype * back.abs() + sums)
+    row_errors = (probs * errors * back).norm(dim=-1, keepdim=True)
+    row_errors = row_errors + units.dtype * (out_grad * out).norm(dim=-1, keepdim=True)
+    by_sums = units.sums * probs.shape[1] ** 0.5
+    row_errors = row_errors + by_sums * (probs * back).norm(dim=-1, keepdim=True)
+    return _ScoreGradients(
+        grads=grads,
+        squares=off.square() + (turn * grads).square(),
+        spread=probs * softmax.slopes,
+        row_errors=row_errors,
+    )
+
+
+def _query_gradients(
+    of_scores: _ScoreGradients, keys: torch.Tensor, scale: float, units: Units
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of queries, which are not turned back yet, and what they are off by."""
+    grad = scale * (of_scores.grads @ keys)
+    off = scale * (of_scores.squares @ keys.square()).sqrt()
+    off = off + scale * of_scores.row_errors * (of_scores.spread @ keys).abs()
+    off = off + 2 * units.dtype * grad.abs()
+    sizes = (of_scores.grads.square() @ keys.square()).sqrt()
+    return grad, off + units.sums * len(keys) ** 0.5 * scale * sizes
 
 
 class _Gradient:
