@@ -72,6 +72,9 @@ def _model_reason(w: Workload, architecture: Architecture) -> str | None:
         return f"{w.model} has {architecture.num_layers} layers, not {w.num_layers}"
     blocks = architecture.first(w.num_layers).blocks
     is_encoder = all(block.attention.variant == "full" for block in blocks)
+    own = "full" if is_encoder else "causal"
+    if w.variant != own:
+        return f"variant {w.variant}: the layers of {w.model} say who sees whom, variant {own}"
     longest = max(w.kv_len, w.prefill_len or 0)
     if w.scope == "model" and architecture.num_positions is not None:
         room = architecture.num_positions - architecture.first_position

@@ -185,7 +185,8 @@ def scope_flops(workload: Workload) -> int:
         F = Σ layers (2 · active weights · tokens + attention) + head
 
     A training step is three times its forward pass, and four where activations are made again:
-    each matrix product has two on its way back. The head is never made again. Left out: norms,
+    each matrix product has two on its way back. The head is never made again; torch leaves out the
+    last product of each layer too, whose result nothing needs. Left out here: norms,
     activations, softmax, positions and look-ups, all O(tokens · hidden size).
 
     Source:
@@ -254,7 +255,8 @@ def _head_flops(stacks: Stacks, step: Workload) -> int:
     spec = stacks.spec
     if spec is None or step.scope != "model":
         return 0
-    is_encoder = not spec.layers
+    attentions = [stack.layer.attention for stack in stacks.layers]
+    is_encoder = not any(one is not None and one.causal for one in attentions)
     rows = _tokens(step) if is_encoder else num_logits(step)
     head = sum(matrix.num_params for matrix in spec.outer if matrix.role == "head")
     if spec.tied_embeddings:

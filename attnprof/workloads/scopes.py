@@ -117,6 +117,7 @@ class ScopeOperation(Operation):
         assert isinstance(network, PlainStack)
         self.source = states = source_states(self.workload, self.seed, self.device)
         if self.workload.phase == "train":
+            states.requires_grad_()
             return [states] * self.workload.num_layers
         made = []
         for index, block in enumerate(attention_blocks(network)):
@@ -131,7 +132,7 @@ class ScopeOperation(Operation):
         if inputs.gradient is None:
             step = self.step_of(inputs)
             return network.run(inputs.given, step, last_only=wants_last(self.workload))
-        for leaf in leaves_of(inputs):
+        for leaf in (*leaves_of(inputs), *([] if self.source is None else [self.source])):
             leaf.grad = None
         out = network.run(inputs.given, self.step_of(inputs))
         torch.autograd.backward(out, inputs.gradient)
@@ -179,8 +180,10 @@ class ScopeOperation(Operation):
 
 
 def wants_last(workload: Workload) -> bool:
-    """Whether the next token alone is wanted, and so the logits of each sequence's last."""
-    return workload.phase in ("prefill", "chunked-prefill", "decode", "mixed")
+    """Whether the next token alone is wanted, and so the logits of each sequence's last; an encoder
+    is asked for all."""
+    one = workload.phase in ("prefill", "chunked-prefill", "decode", "mixed")
+    return one and not (workload.model is not None and workload.variant == "full")
 
 
 def leaves_of(inputs: StepInputs) -> list[torch.Tensor]:
