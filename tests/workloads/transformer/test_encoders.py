@@ -20,6 +20,7 @@ from attnprof.workloads.transformer import Transformer, build_transformer, op_wo
 from attnprof.workloads.transformer.cross import CrossAttention, Source  # noqa: E402
 from attnprof.workloads.transformer.loading import load_transformers_weights  # noqa: E402
 from attnprof.workloads.transformer.relative import RelativePositions  # noqa: E402
+from attnprof.workloads.transformer.step import PARTS  # noqa: E402
 
 torch.set_num_threads(1)
 VOCAB, BATCH, SOURCE, SHORTEST = 97, 3, 9, 4
@@ -394,3 +395,31 @@ def test_a_padded_batch_is_one_at_every_scope_of_a_model(
     rows, others = (one().view(BATCH, -1, width) for one in (found, without))
     assert close(rows[-1], others[-1], dtype)  # the longest has no padding
     assert not close(rows[0], others[0], dtype)
+
+
+@pytest.mark.parametrize("family", ["bert", "t5", "bart", "whisper"])
+def test_parts_of_both_stacks_are_met_and_none_inside_another(family: str, dtype: str) -> None:
+    config = {**ENCODERS, **PAIRS}[family]
+    ours = our_model(config, library_model(config, dtype), dtype)
+    met: list[str] = []
+    inside: list[str] = []
+
+    @contextmanager
+    def meter(part: str) -> Iterator[None]:
+        assert not inside, f"{part} inside {inside}"
+        inside.append(part)
+        met.append(part)
+        yield
+        inside.pop()
+
+    ours.meter = meter
+    source, attentions = None, len(ours.blocks)
+    if ours.encoder is not None:
+        source = ours.encode(tokens_of(4, SOURCE))
+        attentions += len(ours.blocks) + len(ours.encoder.blocks)
+    elif family == "whisper":
+        source = Source(states=torch.zeros(BATCH, SOURCE, 48, dtype=getattr(torch, dtype)))
+        attentions *= 2
+    ours(tokens_of(6, TARGET), source=source)
+    assert met.count("attention") == attentions
+    assert set(met) == set(PARTS) - {"cache"}
