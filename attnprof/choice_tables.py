@@ -118,7 +118,7 @@ def _drawing(pattern: Pattern) -> Table:
         {
             "queries": f"{row.first_q}" if side == 1 else f"{row.first_q}–{row.last_q}",
             "keys": row.cells,
-            "num_keys": pattern.variant.attended_pairs(1, row.last_q + 1),
+            "num_keys": pattern.keys_seen_by(row.last_q),
         }
         for row in pattern.rows()
     ]

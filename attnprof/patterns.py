@@ -62,6 +62,17 @@ class Pattern:
             ]
             yield Row(queries[0], queries[-1], "".join(cells))
 
+    def keys_seen_by(self, q: int) -> int:
+        """Keys that the query at position ``q`` sees.
+
+        >>> Pattern("full", variant_named("full"), 4, 4).keys_seen_by(0)
+        4
+        """
+        from_it, after_it = self.kv_len - q, self.kv_len - q - 1
+        return self.variant.attended_pairs(from_it, self.kv_len) - self.variant.attended_pairs(
+            after_it, self.kv_len
+        )
+
     def _cell(self, queries: list[int], keys: list[int]) -> str:
         seen = [bool(self.variant.allows(q, k)) for q in queries for k in keys]
         return SEEN if all(seen) else PARTLY if any(seen) else UNSEEN

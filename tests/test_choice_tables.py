@@ -38,6 +38,16 @@ def test_a_variant_is_drawn_in_its_sizes_and_counted() -> None:
     assert "Mistral" in costs.notes[-1]
 
 
+@pytest.mark.parametrize("name", list(VARIANTS))
+def test_each_query_sees_as_many_keys_as_are_drawn(name: str) -> None:
+    drawing, costs = shelf_tables("variant", name, {"q_len": 7, "kv_len": 12})
+    assert [row["num_keys"] for row in drawing.rows] == [
+        row["keys"].count("█") for row in drawing.rows
+    ]
+    computed = next(row["value"] for row in costs.rows if row["key"] == "pairs computed")
+    assert sum(row["num_keys"] for row in drawing.rows) == computed
+
+
 def test_show_takes_every_size_that_a_variant_is_drawn_with() -> None:
     assert set(DRAWN) <= set(inspect.signature(cli.show_command).parameters)
 
