@@ -32,7 +32,7 @@ class Stack:
     def held(self) -> tuple[Workload, ...]:
         """The attentions whose keys and values stay between calls."""
         own = tuple(one for one in self.attentions if one.kv_cache != "none")
-        reads_anew = bool(self.attentions) and not own
+        reads_anew = bool(self.attentions) and self.attentions[0].phase == "prefill"
         return own if self.cross is None or reads_anew else (*own, self.cross)
 
 

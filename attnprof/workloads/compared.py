@@ -215,7 +215,10 @@ def _computed(
     if op.inputs.source is not None:
         own = op.step_of(op.inputs).segments[0].source
         assert own is not None
-        made = twin.of_source(own) if shell is None else twin.encoded(shell, op.inputs.source)
+        if shell is None or twin.rounds:
+            made = twin.of_source(own)
+        else:
+            made = twin.encoded(shell, op.inputs.source)
         step.segments = tuple(replace(one, source=made) for one in step.segments)
     x = twin.embedded(network, given, step, shell)
     layers = []

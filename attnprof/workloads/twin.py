@@ -277,12 +277,13 @@ class Twin:
         num_sequences = self._num_sequences
         states = source.states[:num_sequences].detach().double().to(self.where)
         caches: Any = None
-        if self._rounds and source.caches is not None:
+        if self.rounds and source.caches is not None:
             caches = [HeldPair(cache, num_sequences, self.where) for cache in source.caches]
         return Source(states=states, caches=caches, min_len=source.min_len)
 
     @property
-    def _rounds(self) -> bool:
+    def rounds(self) -> bool:
+        """Whether cached keys are as their codes stand for them."""
         return self.op.workload.kv_dtype is not None and not self._exact
 
     def encoded(self, shell: Transformer, read: torch.Tensor) -> Source:
@@ -291,7 +292,7 @@ class Twin:
         return Source(states=read.double()) if read.is_floating_point() else shell.encode(read)
 
     def _cache(self, number: int, cache: Any, num_sequences: int) -> Any:
-        if self.op.source is not None and self._rounds:
+        if self.op.source is not None and self.rounds:
             return HeldPair(cache, num_sequences, self.where)
         if self.op.source is not None:
             return self.op.source[:num_sequences].detach().double().to(self.where)

@@ -110,6 +110,16 @@ def test_caches_of_every_kind_serve_a_model(name: str, axes: dict[str, Any]) -> 
     assert op.kv_bytes == scope_kv_bytes(workload)
 
 
+@pytest.mark.parametrize("kv_dtype", [None, "int8"])
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-t5"])
+def test_a_prompt_can_be_put_into_a_cache(name: str, kv_dtype: str | None) -> None:
+    workload = of_model(name, **PHASES["prefill"], kv_cache="static", kv_dtype=kv_dtype)
+    op = operation(workload)
+    check = op.check()
+    assert check.passed, check
+    assert op.kv_bytes == scope_kv_bytes(workload)
+
+
 @pytest.mark.parametrize(
     ("name", "axes", "said"),
     [
