@@ -162,7 +162,8 @@ def held_against_twin(op: "ScopeOperation", output: torch.Tensor) -> Check:
     bound = bound_of(
         op.workload, extent.num_layers, _widest(op.inputs.network), twin.spread.largest
     )
-    bounds = [bound, *[gradient_bound(op.workload, bound)] * (len(found) - 1)]
+    other = gradient_bound(op.workload, bound) if trains else bound
+    bounds = [bound, *[other] * (len(found) - 1)]
     worst = max(
         (worst_row(*one) for one in zip(found, exact, bounds, strict=True)),
         key=lambda pair: pair[0] / pair[1],
@@ -177,7 +178,7 @@ def held_against_twin(op: "ScopeOperation", output: torch.Tensor) -> Check:
         passed=passed,
         max_abs_error=worst[0] if math.isfinite(worst[0]) else None,
         bound=worst[1],
-        rows=found[0].shape[0],
+        rows=max(one.shape[0] for one in found),
         reference=extent.words(op.workload),
         rms_error=lost if math.isfinite(lost) else None,
     )
@@ -225,10 +226,10 @@ def _computed(
     for layer in twin.layers(network, extent.num_layers, chosen):
         x = layer(x, step)
         layers += [layer] if trains else []
+    if shell is not None and _gives_last(op):
+        return [shell.logits(last_rows(x, step), step), x]
     if shell is not None:
-        from attnprof.workloads.scopes import wants_last
-
-        x = shell.logits(last_rows(x, step) if wants_last(op.workload) else x, step)
+        x = shell.logits(x, step)
     if not trains:
         return [x]
     assert op.inputs.gradient is not None
@@ -236,29 +237,43 @@ def _computed(
     return [x.detach(), *_gradients(leaves, [*layers, *([] if shell is None else [shell])])]
 
 
-def _found(op: "ScopeOperation", extent: Extent, output: torch.Tensor) -> list[torch.Tensor]:
-    """What the call gave, where the twin gives it too."""
+def _gives_last(op: "ScopeOperation") -> bool:
+    """Whether a call gives logits of last tokens alone; the states of all are compared as well."""
     from attnprof.workloads.scopes import wants_last
 
+    network = op.inputs.network
+    has_head = isinstance(network, Transformer) and network.head is not None
+    return has_head and wants_last(op.workload)
+
+
+def _found(op: "ScopeOperation", extent: Extent, output: torch.Tensor) -> list[torch.Tensor]:
+    """What the call gave, where the twin gives it too."""
     inputs, network = op.inputs, op.inputs.network
     segments = inputs.segments
     if not extent.is_whole:
-        with op.pinned(), torch.no_grad():
-            step = op.step_of(inputs)
-            x = network.embedded(inputs.given, step)
-            for block in network.blocks[: extent.num_layers]:
-                x = block(x, step)
-        return [x[kept_rows(segments, extent)]]
-    has_head = isinstance(network, Transformer) and network.head is not None
-    if op.workload.phase != "train":
+        return [_states(op, extent)]
+    if _gives_last(op):
         last = [replace(one, num_tokens=1) for one in segments]
-        are_last = has_head and wants_last(op.workload)
-        return [output[kept_rows(last if are_last else segments, extent)]]
+        return [output[kept_rows(last, extent)], _states(op, extent)]
+    if op.workload.phase != "train":
+        return [output[kept_rows(segments, extent)]]
+    has_head = isinstance(network, Transformer) and network.head is not None
     states = [one for one in inputs.given if one.requires_grad]
     parts: list[nn.Module] = list(network.blocks)
     if has_head:
         parts.append(network)
     return [output, *_gradients(states, parts)]
+
+
+def _states(op: "ScopeOperation", extent: Extent) -> torch.Tensor:
+    """The call's states after some layers, of the rows that the twin has."""
+    network, inputs = op.inputs.network, op.inputs
+    with op.pinned(), torch.no_grad():
+        step = op.step_of(inputs)
+        x = network.embedded(inputs.given, step)
+        for block in network.blocks[: extent.num_layers]:
+            x = block(x, step)
+    return x[kept_rows(inputs.segments, extent)]
 
 
 def _gradients(states: Sequence[torch.Tensor], parts: Sequence[nn.Module]) -> list[torch.Tensor]:
