@@ -306,7 +306,9 @@ def scope_weight_bytes(workload: Workload) -> int:
 
 def scope_kv_bytes(workload: Workload) -> int:
     """Bytes of the tokens that the caches of all layers hold at ``kv_len``: windows, latents and
-    the source's keys each as their layers keep them. [bytes]"""
+    the source's keys each as their layers keep them; a training step keeps none. [bytes]"""
+    if workload.phase == "train":
+        return 0
     last = workload.step(workload.kv_len) if workload.phase in GROWING else workload
     return sum(cached_bytes(one) for stack in stacks_of(last).layers for one in stack.held)
 

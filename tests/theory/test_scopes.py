@@ -121,6 +121,12 @@ def test_a_latent_cache_holds_latents_and_others_keys_and_values() -> None:
     assert scope_kv_bytes(replace(workload, kv_cache="static")) == 2 * 10 * 4 * (20 + 10) * 4
 
 
+def test_a_layer_that_reads_a_source_caches_it_but_in_training() -> None:
+    reads = layer(attention="cross", kv_cache="cross", q_len=3)
+    assert scope_kv_bytes(reads) == 2 * 12 * 2 * 2 * 8 * 4
+    assert scope_kv_bytes(replace(reads, phase="train")) == 0
+
+
 def test_what_has_no_cache_holds_no_keys() -> None:
     assert scope_kv_bytes(of_model("tiny-llama", q_len=8, kv_len=8)) == 0
     assert scope_kv_bytes(of_model("tiny-t5", q_len=8, kv_len=8, source_len=5)) == 0
