@@ -154,7 +154,7 @@ def kv_table(fits: Mapping[str, Any], suffix: str = "") -> Table:
         title=f"KV cache{suffix}",
         columns=(
             Column("series", "Series"),
-            Column("range", "Tokens", priority=3),
+            Column("range", "Tokens"),
             Column("bytes_per_token", "A token", units.capacity, "right"),
             Column("theory_bytes_per_token", "theory", units.capacity, "right"),
             Column("verdict", "Verdict"),
