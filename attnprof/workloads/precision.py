@@ -14,6 +14,8 @@ from attnprof.dtypes import dtype_named
 from attnprof.errors import UnsupportedError
 from attnprof.theory.weights import INT4_GROUPS, STORED_DTYPES
 
+INT4_CPU_ROWS = 16  # outputs that torch packs together on a CPU
+
 
 def torch_dtype(name: str) -> torch.dtype:
     """Torch's type for tensors of the dtype called ``name``; tf32 lies in memory as float32.
@@ -121,6 +123,9 @@ def _config(weight_dtype: str, linear: nn.Linear) -> Any:
         Int8WeightOnlyConfig,
     )
 
+    rows, inputs = linear.out_features, linear.in_features
+    if inputs == 1:
+        raise UnsupportedError(f"torchao finds no scale of a row of one input: {weight_dtype}")
     if weight_dtype == "int8":
         return Int8WeightOnlyConfig(set_inductor_config=False)
     if weight_dtype == "float8_e4m3fn":
@@ -128,13 +133,16 @@ def _config(weight_dtype: str, linear: nn.Linear) -> Any:
     if weight_dtype != "int4":
         served = ", ".join(STORED_DTYPES)
         raise UnsupportedError(f"weights of {weight_dtype} are not served: {served}")
-    group = next((size for size in INT4_GROUPS if linear.in_features % size == 0), None)
+    group = next((size for size in INT4_GROUPS if inputs % size == 0), None)
     if group is None:
         raise UnsupportedError(
-            f"int4 shares a scale among {INT4_GROUPS[-1]} inputs, "
-            f"and a layer has {linear.in_features}"
+            f"int4 shares a scale among {INT4_GROUPS[-1]} inputs, and a layer has {inputs}"
         )
     if linear.weight.device.type == "cpu":
+        if rows % INT4_CPU_ROWS:
+            raise UnsupportedError(
+                f"int4 is packed {INT4_CPU_ROWS} outputs at a time on a CPU, and a layer has {rows}"
+            )
         from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
 
         return PrototypeInt4WeightOnlyConfig(group_size=group, set_inductor_config=False)

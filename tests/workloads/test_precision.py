@@ -169,6 +169,21 @@ def test_int4_needs_rows_that_groups_divide() -> None:
         quantize_weights(torch.nn.Linear(40, 8), "int4")
 
 
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "dtype", "said"),
+    [
+        (32, 8, "int4", "16 outputs at a time on a CPU, and a layer has 8"),
+        (1, 4, "int8", "a row of one input"),
+    ],
+)
+def test_a_shape_that_torchao_does_not_store_is_refused_and_no_crash(
+    inputs: int, outputs: int, dtype: str, said: str
+) -> None:
+    pytest.importorskip("torchao")
+    with pytest.raises(UnsupportedError, match=said):
+        quantize_weights(torch.nn.Linear(inputs, outputs), dtype)
+
+
 def test_without_torchao_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match="pip install torchao"):
