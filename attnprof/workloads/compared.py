@@ -13,7 +13,7 @@ from attnprof.measured import Check
 from attnprof.workload import Workload
 from attnprof.workloads.networks import Network, attention_blocks, build_network
 from attnprof.workloads.precision import rms_error
-from attnprof.workloads.transformer.ffn import MixtureOfExperts
+from attnprof.workloads.transformer.ffn import FeedForward, MixtureOfExperts
 from attnprof.workloads.transformer.model import Transformer, last_rows
 from attnprof.workloads.transformer.step import Segment
 from attnprof.workloads.twin import Twin
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 # Times the rounding error that a row is expected to have. An error here is a root mean square over
 # a row, which varies little; what is left is how scores, norms and sums amplify it.
-SAFETY = 4.0
+SAFETY = 7.0
 ROUNDINGS = 2  # of a layer that add up like a random walk
 # Times as far may gradients be off, whose way is twice as long; of halves with a short exponent,
 # in which small ones are rounded to steps of 2⁻²⁴, four times that.
 GRADIENTS = {"float16": 16}
 USUAL_GRADIENTS = 4
+RECTIFIERS = 4  # of a layer that may be almost at zero
 CHECKED_SEQUENCES = 2
 MAX_FLOPS = 2e11  # of a twin: some ten seconds of two cores
 MAX_OUTER_BYTES = 2**31  # of embedding and head in float64
@@ -64,9 +65,21 @@ def bound_of(workload: Workload, num_layers: int, width: int, spread: float = 1.
     return SAFETY * math.sqrt(ROUNDINGS * num_layers + 1) * amplified * each
 
 
-def gradient_bound(workload: Workload, bound: float) -> float:
-    """The largest share by which gradients may differ, where outputs may by ``bound``. [1]"""
-    return GRADIENTS.get(workload.dtype, USUAL_GRADIENTS) * bound
+def gradient_bound(workload: Workload, bound: float, network: nn.Module) -> float:
+    """The largest share by which gradients may differ, where outputs may by ``bound``. [1]
+
+    A rectifier whose input is almost zero passes a gradient or none, by the rounding before it: one
+    of N inputs is worth 1 / √N of the gradient of all.
+    """
+    found = GRADIENTS.get(workload.dtype, USUAL_GRADIENTS) * bound
+    widths = [
+        part.ffn.width
+        for part in network.modules()
+        if isinstance(part, FeedForward) and part.ffn.activation == "relu"
+    ]
+    if widths:
+        found += RECTIFIERS / math.sqrt(min(widths) * workload.batch_size * workload.q_len)
+    return found
 
 
 def _stored_error(stored: str) -> float:
@@ -162,7 +175,7 @@ def held_against_twin(op: "ScopeOperation", output: torch.Tensor) -> Check:
     bound = bound_of(
         op.workload, extent.num_layers, _widest(op.inputs.network), twin.spread.largest
     )
-    other = gradient_bound(op.workload, bound) if trains else bound
+    other = gradient_bound(op.workload, bound, op.inputs.network) if trains else bound
     bounds = [bound, *[other] * (len(found) - 1)]
     worst = max(
         (worst_row(*one) for one in zip(found, exact, bounds, strict=True)),

@@ -58,7 +58,7 @@ def held_against_plain(op: "LibraryOperation", output: torch.Tensor) -> Check:
     assert isinstance(kernels, TwinKernels)
     width = max(weight.shape[-1] for weight in ours.blocks.parameters())
     bound = bound_of(op.workload, op.workload.num_layers, width, kernels.spread.largest)
-    bounds = (bound, gradient_bound(op.workload, bound))
+    bounds = (bound, gradient_bound(op.workload, bound, ours))
     worst = max(
         (worst_row(a, b.detach(), c) for a, b, c in zip(found, exact, bounds, strict=False)),
         key=lambda pair: pair[0] / pair[1],
