@@ -25,7 +25,7 @@ def kv_fits(records: Sequence[Record]) -> list[dict[str, Any]]:
     varying = varying_keys(records)
     good = [record for record in records if is_ok(record) and positive(record.get("kv_len"))]
     grown = [
-        _entry(record, varying, points, _shape_of_growth(record))
+        _entry(record, varying, points, _shape_of_growth(record), theory=_theory_of_growth(record))
         for record in good
         if (points := _useful_points(record))
     ]
@@ -121,11 +121,19 @@ def p95(values: Sequence[float]) -> float:
     return sorted(values)[-(-95 * len(values) // 100) - 1]
 
 
-def _useful_points(record: Record) -> list[tuple[float, float]]:
+def _theory_of_growth(record: Record) -> float | None:
+    """Theory's bytes a token of one sequence, over the points that were measured; None where they
+    have none."""
+    if any("theory_bytes" not in point for point in record["growth"]):
+        return None
+    return slope(_useful_points(record, "theory_bytes")) / (record.get("batch_size") or 1)
+
+
+def _useful_points(record: Record, name: str = "useful_bytes") -> list[tuple[float, float]]:
     """Tokens that a sequence's cache holds, and their bytes; a rolling one's stop at its window."""
     growth = [point for point in record.get("growth") or () if point["useful_bytes"] > 0]
     held: list[tuple[float, float]] = [
-        (_held_len(record, point["kv_len"]), point["useful_bytes"]) for point in growth
+        (_held_len(record, point["kv_len"]), point[name]) for point in growth
     ]
     if len({length for length, _ in held}) > 1:
         return held

@@ -201,8 +201,11 @@ def _memory(visits: Iterable[Visit]) -> dict[str, Any]:
     }
 
 
-def _growth(visits: Iterable[Visit]) -> list[dict[str, Any]] | None:
-    """The points of all growths together: times are medians, bytes are the same in each."""
+def _growth(workload: Workload, visits: Iterable[Visit]) -> list[dict[str, Any]] | None:
+    """The points of all growths together: times are medians, bytes are the same in each, and
+    theory's of the tokens held are beside them."""
+    from attnprof.theory.summary import step_of_growth, theory_kv_bytes
+
     by_length: dict[int, list[GrowthPoint]] = {}
     for visit in visits:
         for growth in visit.growths:
@@ -210,7 +213,10 @@ def _growth(visits: Iterable[Visit]) -> list[dict[str, Any]] | None:
                 by_length.setdefault(point.kv_len, []).append(point)
     if not by_length:
         return None
-    return [_merged(points) for _, points in sorted(by_length.items())]
+    return [
+        {**_merged(points), "theory_bytes": theory_kv_bytes(step_of_growth(workload, kv_len))}
+        for kv_len, points in sorted(by_length.items())
+    ]
 
 
 def _generation(workload: Workload, visits: Iterable[Visit]) -> dict[str, Any]:
@@ -218,7 +224,7 @@ def _generation(workload: Workload, visits: Iterable[Visit]) -> dict[str, Any]:
 
     Its first point is the prompt's; of the others those are known of which points were kept.
     """
-    points = _growth(visits)
+    points = _growth(workload, visits)
     if points is None or workload.phase != "generate":
         return {"growth": points}
     first = next((one for one in points if one["kv_len"] == workload.start_len), None)

@@ -81,6 +81,7 @@ class _KeptPoint(TypedDict):
     peak_bytes: int | None
     total_s: NotRequired[float | None]
     total_cpu_s: NotRequired[float | None]
+    theory_bytes: NotRequired[int]
 
 
 class _KeptPart(TypedDict):

@@ -576,3 +576,16 @@ def test_what_does_not_grow_is_no_part_of_a_tokens_bytes(
     assert (entry["bytes_per_token"], entry["verdict"]) == (pytest.approx(per_token), "equal")
     rows[1]["kv_bytes"] += 2**20
     assert fit_run({}, rows)["kv"][0]["verdict"] == "wrong"
+
+
+def test_a_cache_that_grew_is_held_against_theory_at_each_length() -> None:
+    points = [
+        {**point, "useful_bytes": 2**20 + point["useful_bytes"],
+         "theory_bytes": 2**20 + point["useful_bytes"]}
+        for point in growth(lambda n: 4096 * n)
+    ]  # fmt: skip
+    entry = grown(points)
+    assert (entry["theory_bytes_per_token"], entry["verdict"]) == (pytest.approx(4096), "equal")
+    for point in points:
+        point["theory_bytes"] = 2 * point["useful_bytes"]
+    assert grown(points)["verdict"] == "wrong"

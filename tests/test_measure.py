@@ -21,6 +21,7 @@ from attnprof.measure import (
 from attnprof.measured import GrowthPoint, Part, Samples
 from attnprof.recording import Conditions, make_record, unmeasured_record
 from attnprof.records import _KeptRecord
+from attnprof.theory.summary import theory_kv_bytes
 from attnprof.workload import Workload
 
 WORKLOAD = Workload(backend="flash", q_len=1024, kv_len=1024)
@@ -283,6 +284,8 @@ def test_growths_are_sampled_by_their_median_step_and_merged_by_length() -> None
     progress.add(replace(visit(0, []), samples=samples, growths=growths))
     growth = make_record(progress, CONDITIONS)["growth"]
     assert [(one["kv_len"], one["wall_s"]) for one in growth] == [(2, 4.0), (3, 6.0), (4, 8.0)]
+    at_end = theory_kv_bytes(workload)
+    assert [one["theory_bytes"] for one in growth] == [at_end // 2, at_end // 4 * 3, at_end]
 
 
 def test_a_generate_has_its_first_token_and_its_gaps_beside_its_growth() -> None:

@@ -1,5 +1,6 @@
 """A workload -> all that theory says of it, as the record keeps it beside what was measured."""
 
+from dataclasses import replace
 from typing import Any
 
 from attnprof.theory.calls import parts_of_step
@@ -53,7 +54,15 @@ def timed_step(workload: Workload) -> Workload:
     """
     if workload.start_len is None:
         return workload
-    return workload.step((workload.start_len + 1 + workload.kv_len) // 2)
+    return step_of_growth(workload, (workload.start_len + 1 + workload.kv_len) // 2)
+
+
+def step_of_growth(workload: Workload, kv_len: int) -> Workload:
+    """The call by which a growing workload brings token ``kv_len``, over the source of its end."""
+    step = workload.step(kv_len)
+    if workload.model is None:
+        return step
+    return replace(step, source_len=workload.source_len or workload.kv_len)
 
 
 def call_flops(workload: Workload) -> int:

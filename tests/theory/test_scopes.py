@@ -17,7 +17,7 @@ from attnprof.theory.scopes import (
     scope_weight_bytes,
     weight_params,
 )
-from attnprof.theory.summary import theory_of
+from attnprof.theory.summary import step_of_growth, theory_of, timed_step
 from attnprof.workload import Workload, checked
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
@@ -142,6 +142,16 @@ def test_a_model_that_does_not_fit_is_known_before_it_is_built() -> None:
     assert found.problem is not None and "needs 15 GiB" in found.problem
     [small] = forecast([replace(workload, num_layers=1)], "synthetic", 1, {}, 8 * 2**30)
     assert small.problem is None
+
+
+@pytest.mark.parametrize("name", SEQ2SEQ)
+def test_the_source_of_a_growing_model_does_not_grow(name: str) -> None:
+    growing = of_model(name, phase="generate", kv_cache="static", q_len=1, kv_len=20, start_len=4)
+    steps = [step_of_growth(growing, length) for length in (5, 6, 20)]
+    held = [scope_kv_bytes(step) for step in steps]
+    assert held[1] - held[0] == (held[2] - held[0]) / 15
+    assert held[2] == scope_kv_bytes(growing)
+    assert timed_step(growing) == step_of_growth(growing, 12)
 
 
 def test_a_growing_model_is_told_by_its_middle_step() -> None:
