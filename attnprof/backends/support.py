@@ -287,10 +287,6 @@ def _phase_reason(workload: Workload) -> str | None:
         return "a latent and its weights go forward alone: no training step of mla at scope op"
     if phase == "train" and workload.position == "shaw":
         return "gradients of shaw's keys are not measured yet"
-    if phase in GROWING and workload.position != "none":
-        return f"position {workload.position!r} in phase {phase} is not measured yet"
-    if phase in GROWING and workload.mla is not None:
-        return f"mla is not measured in phase {phase} yet"
     return None
 
 

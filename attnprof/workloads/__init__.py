@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from attnprof.errors import UnsupportedError
 from attnprof.workload import GROWING, Workload
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def build_operation(
         OutOfMemoryError: There is no room.
     """
     if workload.phase in GROWING:
+        _refuse_unsupported(workload, kind or device.type)
         workload = workload.step(workload.kv_len)
     if workload.mixer != "attention":
         from attnprof.workloads.recurrent import RecurrentOp
@@ -60,6 +62,7 @@ def build_grower(
         UnsupportedError: The backend or the device lacks something.
         OutOfMemoryError: There is no room.
     """
+    _refuse_unsupported(workload, kind or device.type)
     if workload.implementation == "transformers":
         from attnprof.workloads.library import LibraryGrower
 
@@ -71,3 +74,12 @@ def build_grower(
     from attnprof.workloads.op_growth import OpGrower
 
     return OpGrower(workload, device, seed, kind)
+
+
+def _refuse_unsupported(workload: Workload, kind: str) -> None:
+    """Of a growing workload as a whole: each of its steps alone may be served."""
+    from attnprof.backends.support import unsupported_reason
+
+    reason = unsupported_reason(workload, kind)
+    if reason is not None:
+        raise UnsupportedError(reason)

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
+from attnprof.backends.support import unsupported_reason  # noqa: E402
 from attnprof.combinations import problem  # noqa: E402
 from attnprof.theory.kv_cache import (  # noqa: E402
     allocated_bytes,
@@ -78,6 +79,11 @@ def test_a_generate_has_a_point_for_its_prompt_and_each_token(changes: dict[str,
         assert point.allocated_bytes == (allocated_bytes(workload, point.kv_len) if cached else 0)
         beyond = 0 if point.kv_len == 9 else copy_overshoot_bytes(workload, point.kv_len)
         assert point.peak_bytes == point.allocated_bytes + beyond
+
+
+@pytest.mark.parametrize("changes", CACHES.values(), ids=CACHES)
+def test_what_grows_is_served(changes: dict[str, Any]) -> None:
+    assert unsupported_reason(generating(**changes), "cpu") is None
 
 
 @pytest.mark.parametrize("changes", CACHES.values(), ids=CACHES)

@@ -15,7 +15,7 @@ from attnprof.errors import UnsupportedError  # noqa: E402
 from attnprof.grid import sizes_of_model  # noqa: E402
 from attnprof.theory.scopes import scope_kv_bytes  # noqa: E402
 from attnprof.workload import Workload, checked  # noqa: E402
-from attnprof.workloads import build_operation, compared  # noqa: E402
+from attnprof.workloads import build_grower, build_operation, compared  # noqa: E402
 from attnprof.workloads.growth import grow  # noqa: E402
 from attnprof.workloads.operation import Operation  # noqa: E402
 from attnprof.workloads.positions import Rotary  # noqa: E402
@@ -139,6 +139,15 @@ def test_what_a_model_has_not_is_refused_before_it_is_built(
     assert said in str(unsupported_reason(workload, "cpu"))
     with pytest.raises(UnsupportedError, match=said):
         build_operation(workload, CPU, 1)
+
+
+@pytest.mark.parametrize("kv_cache", ["none", "static"])
+def test_an_encoder_does_not_generate(kv_cache: str) -> None:
+    growing = {"phase": "generate", "q_len": 1, "kv_len": 9, "start_len": 4}
+    workload = of_model("tiny-bert", kv_cache=kv_cache, **growing)
+    for build in (build_operation, build_grower):
+        with pytest.raises(UnsupportedError, match="is an encoder: prefill and train"):
+            build(workload, CPU, 1)
 
 
 def test_a_model_that_cannot_be_built_is_refused_by_name(tmp_path: Path) -> None:
