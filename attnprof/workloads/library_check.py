@@ -40,7 +40,7 @@ def held_against_plain(op: "LibraryOperation", output: torch.Tensor) -> Check:
     if smaller != op.workload:
         with torch.inference_mode(False):
             other = LibraryOperation(smaller, op.device, op.seed)
-        check = other.check()
+            check = other.check()
         return replace(check, reference=f"{check.reference}, of {', '.join(words)}")
     trains = op.workload.phase == "train"
     with torch.inference_mode(False), torch.set_grad_enabled(trains):

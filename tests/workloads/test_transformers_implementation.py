@@ -93,8 +93,10 @@ def test_a_static_cache_is_put_back_between_calls() -> None:
     assert op.kv_bytes == scope_kv_bytes(op.workload)
 
 
-def test_halves_of_experts_are_compared_in_float32() -> None:
-    check = operation(of_model("tiny-moe", dtype="bfloat16", **PHASES["prefill"])).check()
+@pytest.mark.parametrize("phase", ["prefill", "train"])
+def test_halves_of_experts_are_compared_in_float32(phase: str) -> None:
+    workload = of_model("tiny-moe", phase=phase, dtype="bfloat16", **PHASES[phase])
+    check = operation(workload).check()
     assert check.passed
     assert check.reference == "our plain model in float64, of the class in float32"
 
