@@ -61,7 +61,17 @@ def stacks_of(workload: Workload) -> Stacks:
         if workload.attention == "cross":
             return Stacks((Stack(layer, workload.num_layers, (), attention),))
         return Stacks((Stack(layer, workload.num_layers, parts_of_step(attention)),))
-    return _stacks_of_model(workload, load_model(workload.model))
+    return _stacks_of_model(workload, _as_run(load_model(workload.model)))
+
+
+def _as_run(spec: ModelSpec) -> ModelSpec:
+    """A model without what is not run of it: of Whisper the decoder alone is, over states."""
+    if spec.model_type != "whisper":
+        return spec
+    outer = tuple(
+        one for one in spec.outer if one.name != "encoder_positions" and one.role != "other"
+    )
+    return replace(spec, encoder_layers=(), outer=outer, outer_vector_params=2 * spec.hidden_size)
 
 
 def alone(workload: Workload, num_layers: int) -> Workload:

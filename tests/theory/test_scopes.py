@@ -115,6 +115,15 @@ def test_kv_bytes_are_those_of_every_layers_kind(name: str, kv_cache: str) -> No
     assert scope_kv_bytes(workload) == 3 * one
 
 
+def test_of_whisper_the_decoder_alone_is_counted() -> None:
+    workload = of_model("tiny-whisper", q_len=4, kv_len=4, source_len=9)
+    spec = load_model(str(MODELS / "tiny-whisper.json"))
+    embeddings, final_norm = (64 + 64) * 32, 2 * 32
+    assert weight_params(workload) == 2 * spec.layers[0].num_params + embeddings + final_norm
+    decode = replace(workload, phase="decode", q_len=1, kv_cache="static")
+    assert scope_kv_bytes(decode) == 2 * 2 * 32 * 4 * (4 + 9)
+
+
 def test_a_latent_cache_holds_latents_and_others_keys_and_values() -> None:
     workload = of_model("tiny-deepseek", phase="decode", q_len=1, kv_len=10, kv_cache="latent")
     assert scope_kv_bytes(workload) == 2 * 10 * (24 + 8) * 4

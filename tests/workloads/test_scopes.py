@@ -26,7 +26,7 @@ pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
 MODELS = Path(__file__).parents[1] / "data" / "models"
 DECODERS = ("tiny-llama", "tiny-gemma2", "tiny-gpt2", "tiny-moe", "tiny-gpt-oss", "tiny-deepseek")
-SEQ2SEQ = ("tiny-bart", "tiny-t5")
+SEQ2SEQ = ("tiny-bart", "tiny-t5", "tiny-whisper")
 PHASES: dict[str, dict[str, Any]] = {
     "prefill": {"q_len": 20, "kv_len": 20, "batch_size": 3},
     "train": {"q_len": 20, "kv_len": 20, "batch_size": 2},
