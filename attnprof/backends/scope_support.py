@@ -94,6 +94,9 @@ def _model_reason(w: Workload, architecture: Architecture) -> str | None:
         room = (encoder.num_positions or 0) - encoder.first_position
         if w.scope == "model" and source_len > room:
             return f"{w.model} has a table of {room} positions, and its source has {source_len}"
+    learned = any(block.attention.relative is not None for block in blocks)
+    if w.phase == "train" and learned and w.backend == "flash":
+        return f"{w.backend} takes no gradients of a bias, and {w.model} learns one: eager or math"
     if w.kv_cache == "rolling" and all(block.attention.window_len is None for block in blocks):
         return f"{w.model} has no windows: kv_cache contiguous, static or paged, not rolling"
     if w.kv_cache == "latent" and not all(block.attention.latent for block in blocks):
@@ -115,6 +118,11 @@ def _library_reason(w: Workload, architecture: Architecture) -> str | None:
     blocks = [block.attention for block in architecture.blocks]
     if any(block.cross is not None for block in architecture.blocks):
         return f"the transformers implementation of {w.model}, which reads a source, is not served"
+    in_float32 = any(one.rope is not None for one in blocks) or any(
+        block.norm.kind == "rms" for block in architecture.blocks
+    )
+    if w.dtype == "float64" and in_float32:
+        return "the library turns and norms in float32: dtype float32, bfloat16 or float16"
     if w.phase == "mixed" or w.min_len is not None:
         return f"the transformers implementation is not measured in {w.phase} of such batches"
     if w.kv_cache not in ("none", "contiguous", "static"):

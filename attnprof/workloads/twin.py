@@ -98,8 +98,8 @@ class TwinExperts(MixtureOfExperts):
         nn.Module.__init__(self)
         self.experts, self.worst_gap = of.experts, 0.0
         self._chosen = chosen
-        self.router = copy.deepcopy(of.router)
-        self.shared = copy.deepcopy(of.shared)
+        self.router = copy.deepcopy(of.router, unstored(of))
+        self.shared = copy.deepcopy(of.shared, unstored(of))
         for name in ("choice_bias", "up", "down", "up_bias", "down_bias"):
             weight = getattr(of, name)
             if weight is not None and not trains and name in ("up", "down"):
@@ -335,8 +335,10 @@ class Twin:
     def around(self, network: Transformer) -> Transformer:
         """A model without its layers, in float64."""
         shell = copy.copy(network)
-        memo: dict[int, Any] = {id(network.kernels): self.kernels}
         rest = {name: one for name, one in network._modules.items() if name != "blocks"}
+        memo: dict[int, Any] = {id(network.kernels): self.kernels}
+        for one in rest.values():
+            memo |= {} if one is None else unstored(one)
         shell._modules = copy.deepcopy(rest, memo)
         shell.kernels, shell._rotaries = self.kernels, {}
         if shell.encoder is not None:
@@ -352,10 +354,17 @@ def doubled(
     Args:
         chosen: Of each mixture of experts in ``module``, by its ``id``.
     """
-    memo: dict[int, Any] = {}
+    memo = unstored(module)
     for part in module.modules():
         if isinstance(part, MixtureOfExperts):
             memo[id(part)] = TwinExperts(part, chosen[id(part)], trains=trains)
-        elif isinstance(part, nn.Linear) and hasattr(part.weight, "__tensor_flatten__"):
-            memo[id(part.weight)] = nn.Parameter(effective_weight(part), requires_grad=False)
     return copy.deepcopy(module, memo).double()
+
+
+def unstored(module: nn.Module) -> dict[int, Any]:
+    """Of stored weights in ``module`` what they stand for, by their ``id``, as a memo of a copy."""
+    return {
+        id(part.weight): nn.Parameter(effective_weight(part), requires_grad=False)
+        for part in module.modules()
+        if isinstance(part, nn.Linear) and hasattr(part.weight, "__tensor_flatten__")
+    }

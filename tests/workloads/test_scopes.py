@@ -129,6 +129,9 @@ def test_a_prompt_can_be_put_into_a_cache(name: str, kv_dtype: str | None) -> No
         pytest.param("tiny-gpt2", {"q_len": 200, "kv_len": 200}, "128 positions", id="positions"),
         pytest.param("tiny-llama", {"source_len": 4}, "reads no source", id="source"),
         pytest.param("tiny-bart", {"source_len": 200}, "its source has 200", id="long source"),
+        pytest.param(
+            "tiny-t5", {"phase": "train", "backend": "flash"}, "learns one", id="learned bias"
+        ),
     ],
 )
 def test_what_a_model_has_not_is_refused_before_it_is_built(
@@ -139,6 +142,16 @@ def test_what_a_model_has_not_is_refused_before_it_is_built(
     assert said in str(unsupported_reason(workload, "cpu"))
     with pytest.raises(UnsupportedError, match=said):
         build_operation(workload, CPU, 1)
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-moe", "tiny-deepseek", *SEQ2SEQ])
+@pytest.mark.parametrize("weight_dtype", ["int8", "float8_e4m3fn"])
+def test_every_linear_layer_that_is_stored_is_checked_as_what_it_stands_for(
+    name: str, weight_dtype: str
+) -> None:
+    pytest.importorskip("torchao")
+    workload = of_model(name, weight_dtype=weight_dtype, **PHASES["prefill"])
+    assert operation(workload).check().passed
 
 
 @pytest.mark.parametrize("kv_cache", ["none", "static"])

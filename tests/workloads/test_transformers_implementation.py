@@ -177,6 +177,7 @@ def test_generating_gives_what_our_model_gives_with_the_same_weights(kv_cache: s
         pytest.param("tiny-gpt-oss", {"backend": "flash"}, "logits of sinks", id="sinks"),
         pytest.param("tiny-llama", {"phase": "mixed", "prefill_len": 4}, "mixed", id="mixed"),
         pytest.param("tiny-llama", {"scope": "block"}, "whole model", id="block"),
+        pytest.param("tiny-llama", {"dtype": "float64"}, "in float32", id="float64"),
     ],
 )
 def test_what_the_library_has_not_is_refused_by_name(
@@ -184,6 +185,12 @@ def test_what_the_library_has_not_is_refused_by_name(
 ) -> None:
     workload = of_model(name, **{"phase": "decode", **PHASES["decode"], **axes})
     assert said in str(unsupported_reason(workload, "cpu"))
+
+
+def test_what_the_library_computes_in_float64_agrees() -> None:
+    for name, axes in (("tiny-gpt2", PHASES["decode"] | {"phase": "decode"}), ("tiny-bert", {})):
+        workload = of_model(name, **{**PHASES["prefill"], **axes, "dtype": "float64"})
+        assert operation(workload).check().passed
 
 
 def test_our_own_implementation_does_not_load_the_library() -> None:
