@@ -203,6 +203,8 @@ def _attention(
 ) -> AttentionBlock:
     if kind not in TYPE_OF_KIND:
         raise config.wrong("layer_types", kind, "layers of full, sliding or chunked attention")
+    if kind == "sliding" and config.get("sliding_window") == 0:
+        raise config.wrong("sliding_window", 0, "a number from 1 up, or null for no window")
     window_len = window_of(config) if kind == "sliding" else None
     if kind == "chunked" and config.get("attention_chunk_size") is not None:
         window_len = config.count("attention_chunk_size")

@@ -99,6 +99,7 @@ def test_a_model_inside_a_larger_one_is_its_language_model() -> None:
         ({"model_type": "deepseek_v3", "first_k_dense_replace": 1, "n_routed_experts": 16,
           "n_group": 8, "topk_group": 2, "num_experts_per_tok": 6}, "topk_group is 2"),
         ({"model_type": "rwkv"}, "'rwkv' cannot be built"),
+        ({"model_type": "gemma2", "sliding_window": 0}, "sliding_window is 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_built_is_refused_by_name(values: dict[str, Any], said: str) -> None:
