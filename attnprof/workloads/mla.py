@@ -18,7 +18,7 @@ from attnprof.measured import Check
 from attnprof.theory.calls import kernel_calls
 from attnprof.workload import Workload
 from attnprof.workloads.kv_caches import KvCache, Pair, new_cache, unrounded_cache
-from attnprof.workloads.op import LAYER_SEEDS, held_len, last_keys, visible
+from attnprof.workloads.op import LAYER_SEEDS, held_len, in_order, last_keys, visible
 from attnprof.workloads.operation import Noise, Operation
 from attnprof.workloads.places import Place
 from attnprof.workloads.positions import position_for
@@ -204,7 +204,8 @@ class MlaOp(Operation):
             if given.rounds:
                 given = replace(given, rounded=cache.rounded(entries)[0])
             return replace(given, entries=visible(workload, cache.extended(entries))[0])
-        return replace(given, heads=visible(workload, self.call.heads(layer, entries)))
+        heads = visible(workload, self.call.heads(layer, entries))
+        return replace(given, heads=in_order(cache, layer.entries.shape[2], heads))
 
 
 def build_mla_layers(

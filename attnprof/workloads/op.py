@@ -149,8 +149,9 @@ class AttentionOp(Operation):
         """
         workload, layer = self.workload, self.inputs[-1]
         turned = self.call.position.rotate(layer.k, layer.first) if layer.k.shape[2] else layer.k
-        pair = in_order(layer, visible(workload, layer.keys_and_values(turned)))
         cache = layer.cache
+        pair = visible(workload, layer.keys_and_values(turned))
+        pair = in_order(cache, layer.k.shape[2], pair)
         rounds = cache is not None and workload.cached_dtype != workload.dtype
         new: Pair | None = (layer.k, layer.v) if layer.k.shape[2] else None
         if cache is not None and rounds and new is not None:
@@ -172,7 +173,8 @@ class AttentionOp(Operation):
         exact = build_layer(
             self.workload, self.device, self.seed, number, held_len(self.workload), rounds=False
         )
-        return in_order(exact, visible(self.workload, exact.keys_and_values(turned)))
+        pair = visible(self.workload, exact.keys_and_values(turned))
+        return in_order(exact.cache, exact.k.shape[2], pair)
 
 
 def build_layers(workload: Workload, device: torch.device, seed: int, held_len: int) -> list[Layer]:
@@ -238,11 +240,11 @@ def last_keys(pair: Pair, num_keys: int) -> Pair:
     return (k[:, :, unseen:], v[:, :, unseen:]) if unseen > 0 else pair
 
 
-def in_order(layer: Layer, pair: Pair) -> Pair:
+def in_order(cache: KvCache | None, num_new: int, pair: Pair) -> Pair:
     """Keys and values by their positions; a ring that has turned gives them in another order."""
-    if layer.cache is None or layer.cache.shape.kind != "rolling":
+    if cache is None or cache.shape.kind != "rolling":
         return pair
-    order = layer.cache.positions(layer.k.shape[2]).argsort()
+    order = cache.positions(num_new).argsort()
     return pair[0][:, :, order], pair[1][:, :, order]
 
 

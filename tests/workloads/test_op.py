@@ -333,6 +333,16 @@ def test_both_forms_of_a_latent_attend_alike() -> None:
     torch.testing.assert_close(*outputs, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("kv_dtype", [None, "int8"])
+@pytest.mark.parametrize("window_len", [5, 24])
+def test_heads_of_a_latent_may_lie_in_a_ring(window_len: int, kv_dtype: str | None) -> None:
+    ring = replace(
+        LATENT, mla="expanded", phase="decode", q_len=1, variant="sliding", window_len=window_len,
+        kv_cache="rolling", kv_dtype=kv_dtype,
+    )  # fmt: skip
+    assert MlaOp(ring, CPU, 3).check().passed
+
+
 def test_an_absorbed_latent_weighs_its_weights_and_its_cache() -> None:
     op = build_operation(replace(LATENT, num_layers=2), CPU, 3)
     assert op.weight_bytes == 2 * 4 * (16 - 8 + 16) * 12 * 4
