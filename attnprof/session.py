@@ -27,6 +27,7 @@ from attnprof.grid import (
     Grid,
     axis_named,
     expand,
+    sizes_of_model,
     sweep_groups,
 )
 from attnprof.measure import ACCELERATORS, plan_for
@@ -174,6 +175,14 @@ def _resumed_grid(run_dir: Path) -> Grid:
     workloads = tuple(checked(Workload.from_json(one)) for one in kept.get("workloads", ()))
     if not workloads:
         raise UsageError(f"{run_dir} does not say what it was to measure", "name the sweep again")
+    for one in workloads:
+        if one.model is not None and one.model_digest is not None:
+            now = sizes_of_model(one.model, one.implementation)["model_digest"]
+            if now != one.model_digest:
+                raise UsageError(
+                    f"{one.model} has changed since {run_dir} was begun",
+                    "put it back as it was, or sweep into another folder",
+                )
     return Grid(str(kept.get("name")), workloads)
 
 

@@ -86,3 +86,18 @@ def test_the_librarys_class_is_swept_beside_ours(folder: Path) -> None:
     library = [record for record in found if record["implementation"] == "transformers"]
     assert {record["check"]["reference"] for record in library} == {"our plain model in float64"}
     assert all(record["parts"] is None for record in library)
+
+
+def test_a_run_of_a_configuration_that_changed_is_not_resumed(folder: Path) -> None:
+    mine = folder / "mine.json"
+    mine.write_text(MODEL.read_text())
+    sweep = ("sweep", "-q", "-o", "run", "--device", "synthetic")
+    begun = attnprof(*sweep, "--axis", "model=mine.json", "--seq-len", "8,16", "--budget", "1ms")
+    assert begun.returncode == 3, begun.stderr  # nothing was measured yet
+    values = json.loads(MODEL.read_text())
+    mine.write_text(json.dumps(values | {"intermediate_size": 2 * values["intermediate_size"]}))
+    resumed = attnprof(*sweep, "--resume")
+    assert resumed.returncode == 2
+    assert "mine.json has changed since run was begun" in resumed.stderr
+    mine.write_text(MODEL.read_text())
+    assert attnprof(*sweep, "--resume").returncode == 0
