@@ -11,7 +11,7 @@ from attnprof.backends.support import unsupported_reason
 from attnprof.kinds import misfit
 from attnprof.records import Ceilings
 from attnprof.theory.memory import mask_bytes, peak_activation_bytes
-from attnprof.theory.summary import held_bytes, theory_of
+from attnprof.theory.summary import held_bytes, theory_of, theory_weight_bytes
 from attnprof.workload import Workload
 
 # Shares of the roof that kernels were seen to reach (float32, two cores, n = 1024). They serve
@@ -81,9 +81,11 @@ def _forecast_one(
 
 
 def needed_bytes(workload: Workload, device_kind: str, threads: int) -> int:
-    """What theory says a workload holds and makes; what it cannot say is not counted. [bytes]"""
+    """What theory says a workload holds and makes, in training a gradient of each weight; what it
+    cannot say is not counted. [bytes]"""
     peak = peak_activation_bytes(workload, device_kind, threads)
-    return held_bytes(workload) + mask_bytes(workload) + (peak or 0)
+    gradients = theory_weight_bytes(workload) if workload.phase == "train" else 0
+    return held_bytes(workload) + mask_bytes(workload) + gradients + (peak or 0)
 
 
 def memory_problem(needed: int, free_bytes: int | None) -> str | None:

@@ -1,11 +1,19 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attnprof import forecast as planning
-from attnprof.forecast import assumed_ceilings, forecast, remember_ceilings, remembered_ceilings
+from attnprof.forecast import (
+    assumed_ceilings,
+    forecast,
+    needed_bytes,
+    remember_ceilings,
+    remembered_ceilings,
+)
+from attnprof.theory.summary import theory_weight_bytes
 from attnprof.workload import Workload
 
 PREFILL = Workload(backend="flash", q_len=1024, kv_len=1024)
@@ -81,3 +89,13 @@ def test_the_roofs_of_one_synthetic_law_do_not_foretell_another(
     monkeypatch.setattr(planning, "_ceilings_file", lambda: tmp_path / "ceilings.json")
     remember_ceilings("synthetic", 2, CEILINGS)
     assert remembered_ceilings("synthetic", 2) is None
+
+
+def test_training_needs_a_gradient_of_each_weight() -> None:
+    sizes: dict[str, Any] = {
+        "backend": "eager", "scope": "layer", "q_len": 8, "kv_len": 8, "num_q_heads": 2,
+        "num_kv_heads": 2,
+    }  # fmt: skip
+    forward, trained = Workload(**sizes), Workload(**sizes, phase="train")
+    more = needed_bytes(trained, "cpu", 1) - needed_bytes(forward, "cpu", 1)
+    assert more == theory_weight_bytes(forward)
