@@ -37,7 +37,9 @@ def _lengths(w: Workload) -> str | None:
             if w.q_len != 1:
                 return f"{w.phase} has one query token, not {w.q_len}"
     if (w.phase == "mixed") != (w.prefill_len is not None):
-        return f"prefill_len {w.prefill_len}: a mixed step has one, and no other phase"
+        if w.prefill_len is None:
+            return "a mixed step has a prompt: give prefill_len, its tokens"
+        return f"prefill_len {w.prefill_len} belongs to a mixed step, not to {w.phase}"
     if w.checkpointing and w.phase != "train":
         return f"checkpointing belongs to train, not to {w.phase}"
     return None
@@ -153,7 +155,9 @@ def _place(w: Workload) -> str | None:
 
 def _around(w: Workload) -> str | None:
     if (w.model is not None) != (w.scope == "model") and w.scope != "block":
-        return f"scope {w.scope} with model {w.model!r}: scopes model and block have one"
+        if w.model is None:
+            return "scope model builds one: give model, a profile's name or a config.json"
+        return f"model {w.model!r} with scope {w.scope}: scopes model and block have one"
     if w.implementation == "transformers" and w.model is None:
         return "the transformers implementation builds a model: give one"
     if w.scope == "block" and w.model is None:

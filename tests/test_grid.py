@@ -276,3 +276,15 @@ def test_a_model_without_a_plain_implementation_is_refused_by_its_type() -> None
     assert "llama" in caught.value.fix
     axes = {"model": "mpt-7b", "seq_len": "8", "implementation": "transformers"}
     assert expand("x", {"x": axes}).workloads
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ({"phase": "mixed"}, "give prefill_len"),
+        ({"scope": "model"}, "give model, a profile's name or a config.json"),
+    ],
+)
+def test_what_an_axis_lacks_is_named_to_be_given(axes: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        expand("typed", {"typed": {"seq_len": "16", **axes}})
