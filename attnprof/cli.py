@@ -103,6 +103,9 @@ def sweep(
     phase: Annotated[
         str | None, typer.Option(help="prefill, decode, verify, train, generate, ...")
     ] = None,
+    scope: Annotated[str | None, typer.Option(help="op, layer, block or model.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model's profile or config.json.")] = None,
+    implementation: Annotated[str | None, typer.Option(help="plain, transformers.")] = None,
     variant: Annotated[str | None, typer.Option(help="full, causal, sliding, ...")] = None,
     backend: Annotated[str | None, typer.Option(help="eager, math, flash, ..., or all.")] = None,
     device: Annotated[
@@ -163,7 +166,8 @@ def sweep(
     short = {
         "seq_len": seq_len, "batch_size": batch_size, "heads": heads, "kv_heads": kv_heads,
         "head_dim": head_dim, "layers": layers, "dtype": dtype, "phase": phase,
-        "variant": variant, "backend": backend,
+        "variant": variant, "backend": backend, "scope": scope, "model": model,
+        "implementation": implementation,
     }  # fmt: skip
     asked = session.Asked(
         spec=spec,

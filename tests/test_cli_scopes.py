@@ -88,6 +88,18 @@ def test_the_librarys_class_is_swept_beside_ours(folder: Path) -> None:
     assert all(record["parts"] is None for record in library)
 
 
+def test_scopes_models_and_implementations_have_options_of_their_own(folder: Path) -> None:
+    done = attnprof(
+        "sweep", "-q", "-o", "run", "--device", "synthetic", "--backend", "eager", "--seq-len", "8",
+        "--scope", "model", "--model", str(MODEL), "--implementation", "plain,transformers",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in (folder / "run/records.jsonl").read_text().splitlines()]
+    assert {(one["scope"], one["model"], one["implementation"]) for one in found} == {
+        ("model", str(MODEL), "plain"), ("model", str(MODEL), "transformers")
+    }  # fmt: skip
+
+
 def test_a_run_of_a_configuration_that_changed_is_not_resumed(folder: Path) -> None:
     mine = folder / "mine.json"
     mine.write_text(MODEL.read_text())
