@@ -170,7 +170,7 @@ def new_cache(workload: Workload, length: int, noise: NewTensor, seed: int) -> K
             dtype of the arithmetic.
         seed: Of the order in which blocks lie in the pool.
     """
-    return cache_of_shape(cache_shape(workload), length, noise, seed)
+    return cache_of_shape(cache_shape(workload), length, noise, seed, new_len=workload.q_len)
 
 
 def unrounded_cache(workload: Workload, length: int, noise: NewTensor, seed: int) -> KvCache:
@@ -178,11 +178,19 @@ def unrounded_cache(workload: Workload, length: int, noise: NewTensor, seed: int
 
     With the same noise they are the same tokens, so that what rounding them costs can be told.
     """
-    return cache_of_shape(cache_shape(workload), length, noise, seed, rounds=False)
+    return cache_of_shape(
+        cache_shape(workload), length, noise, seed, rounds=False, new_len=workload.q_len
+    )
 
 
 def cache_of_shape(
-    shape: CacheShape, length: int, noise: NewTensor, seed: int, *, rounds: bool = True
+    shape: CacheShape,
+    length: int,
+    noise: NewTensor,
+    seed: int,
+    *,
+    rounds: bool = True,
+    new_len: int = 1,
 ) -> KvCache:
     """A cache that holds ``length`` tokens and has room for ``max_len``; a cross cache holds all.
 
@@ -190,6 +198,7 @@ def cache_of_shape(
         noise: As in :func:`new_cache`.
         seed: Of the order in which blocks lie in the pool.
         rounds: Whether tokens are stored as ``shape.stored``; the same tokens either way.
+        new_len: Tokens that the next call brings, whose places are looked up beforehand.
     """
     keys: tuple[int, ...] = (shape.key_dim,)
     if shape.latent_rank is not None:
@@ -222,7 +231,7 @@ def cache_of_shape(
         pools = filled(num_blocks, shape.num_heads, shape.block_len)
         order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(seed))
         table = order.view(shape.batch_size, per_sequence).to(pools[0].device)
-        layout = Paged(pools, table, length)
+        layout = Paged(pools, table, length, new_len)
     return KvCache(shape, layout, codecs)
 
 

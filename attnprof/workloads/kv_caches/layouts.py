@@ -160,7 +160,7 @@ class Paged(_Allocated):
         Kwon et al. 2023, "PagedAttention", arXiv:2309.06180, section 4.1.
     """
 
-    def __init__(self, pools: Planes, table: torch.Tensor, length: int) -> None:
+    def __init__(self, pools: Planes, table: torch.Tensor, length: int, new_len: int = 1) -> None:
         self.pools, self.length = pools, length
         self.table = table  # [batch, blocks a sequence], the numbers of its blocks in the pools
         num_heads, self.block_len = pools[0].shape[1:3]
@@ -171,7 +171,7 @@ class Paged(_Allocated):
         self._written: tuple[int, int, torch.Tensor] = (0, 0, self._rows)
         position = torch.arange(table.shape[1] * self.block_len, device=table.device)
         self._blocks, self._slots = position // self.block_len, position % self.block_len
-        self._slot_rows(length, min(length + 1, len(position)))  # where a decode's token will lie
+        self._slot_rows(length, min(length + new_len, len(position)))  # where the next will lie
 
     def _write(self, new: Planes) -> None:
         rows = self._slot_rows(self.length, self.length + new[0].shape[2])
