@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from attnprof.errors import UsageError, nearest
-
 Acts = Literal["nowhere", "embeddings", "scores", "rotation"]
 
 
@@ -79,14 +77,3 @@ SHAW_CLIP = 16
 T5_BUCKETS = 32
 T5_MAX_DISTANCE = 128
 """Distance from which on T5's bucket is the last."""
-
-
-def position_named(name: str) -> PositionScheme:
-    """The scheme called ``name``.
-
-    Raises:
-        UsageError: No such scheme.
-    """
-    if name not in POSITIONS:
-        raise UsageError(f"unknown position {name!r}", nearest(name, list(POSITIONS)))
-    return POSITIONS[name]

@@ -101,7 +101,7 @@ def test_the_position_of_the_page_is_added_to_scores_and_a_wrong_one_is_caught(
     section: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kerple = section("A position scheme")["Kerple"]
-    assert positions.position_named("kerple").acts == "scores"
+    assert positions.POSITIONS["kerple"].acts == "scores"
     assert checked(position="kerple").passed
     right = kerple.constant_bias
     monkeypatch.setattr(kerple, "constant_bias", lambda *args: right(*args) * 1.01)

@@ -82,6 +82,7 @@ def test_a_multiplying_range_holds_every_power_up_to_its_end(a: int, b: int, rat
         ("dtype", "a..b", "is a range"),
         ("backend", "falsh", "did you mean 'flash'"),
         ("phase", "decod", "did you mean 'decode'"),
+        ("position", "yarn", "did you mean 'rope-yarn'"),
     ],
 )
 def test_a_value_that_an_axis_lacks_is_refused(axis: str, text: Any, words: str) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from attnprof.combinations import problem
-from attnprof.errors import UsageError
-from attnprof.positions import POSITIONS, position_named
+from attnprof.positions import POSITIONS
 from attnprof.workload import Workload
 
 
@@ -50,9 +49,3 @@ def test_every_scheme_has_a_place_where_it_makes_sense(name: str) -> None:
 )  # fmt: skip
 def test_a_position_without_sense_says_why(position: str, given: dict[str, Any], said: str) -> None:
     assert said in (problem(workload_of(position, **given)) or "")
-
-
-def test_a_misspelt_scheme_is_told_its_neighbour() -> None:
-    with pytest.raises(UsageError, match="unknown position 'yarn'") as raised:
-        position_named("yarn")
-    assert "rope-yarn" in str(raised.value.fix)

@@ -11,11 +11,6 @@ def query_bytes(workload: Workload) -> int:
     return sum(_rows(part) * part.head_dim * _size(part) for part in parts_of_step(workload))
 
 
-def output_bytes(workload: Workload) -> int:
-    """Bytes of the outputs of all layers, padding included. [bytes]"""
-    return sum(_rows(part) * part.value_dim * _size(part) for part in parts_of_step(workload))
-
-
 def latent_weight_bytes(workload: Workload) -> int:
     """Bytes of the weights that make keys and values from MLA's latent; 0 without. [bytes]
 
