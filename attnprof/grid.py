@@ -202,6 +202,7 @@ class Grid:
     name: str
     workloads: tuple[Workload, ...]
     skipped: tuple[Skipped, ...] = ()
+    unused: tuple[str, ...] = ()  # axes that were typed and that no workload takes
 
 
 def axis_named(name: str) -> Axis:
@@ -312,6 +313,7 @@ def expand(
     device_usual = {**USUAL, **(usual or {})}
     workloads: dict[Workload, None] = {}
     skipped: dict[Skipped, None] = {}
+    asked: set[str] = set()
     for group, given in groups.items():
         try:
             values = _overridden(_parsed(given), typed)
@@ -327,7 +329,7 @@ def expand(
             where = f"group {group!r}" if len(groups) > 1 else "sweep"
             raise UsageError(f"{where}: {error.problem}", error.fix) from None
         for combination in itertools.product(*values.values()):
-            made = _workload(dict(zip(values, combination, strict=True)), device_usual)
+            made = _workload(dict(zip(values, combination, strict=True)), device_usual, asked)
             if isinstance(made, Skipped):
                 skipped.setdefault(made)
             else:
@@ -338,12 +340,12 @@ def expand(
                 "take fewer values on an axis, or several sweeps",
             )
     if not workloads:
-        reason = next(iter(skipped)).reason if skipped else "no group has that phase"
-        raise UsageError(
-            f"nothing to run: {reason}",
-            "change that axis, or name a sweep whose axes the typed ones replace: sweep quick ...",
-        )
-    return Grid(name, tuple(workloads), tuple(skipped))
+        reason, fix = "no group has that phase", "name one of its phases, or another sweep"
+        if skipped:
+            reason, fix = next(iter(skipped)).reason, "change one of the axes that it names"
+        raise UsageError(f"nothing to run: {reason}", fix)
+    unused = tuple(axis for axis in typed if axis not in asked)
+    return Grid(name, tuple(workloads), tuple(skipped), unused)
 
 
 def _parsed(given: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
@@ -377,12 +379,18 @@ def _overridden(
     return group | chosen
 
 
-def _workload(chosen: dict[str, Any], usual: Mapping[str, Any]) -> Workload | Skipped:
-    """The workload of one combination; axes of other phases and variants do not multiply it."""
+def _workload(
+    chosen: dict[str, Any], usual: Mapping[str, Any], asked: set[str]
+) -> Workload | Skipped:
+    """The workload of one combination; axes of other phases and variants do not multiply it.
+
+    The axes that were looked at are added to ``asked``.
+    """
     model = chosen.get("model")
     of_model = {} if model is None else sizes_of_model(model, chosen.get("implementation", "plain"))
 
     def value(name: str) -> Any:
+        asked.add(name)
         if name in chosen:
             return chosen[name]
         return of_model.get(name, usual.get(name, AXES[name].default))
@@ -432,7 +440,7 @@ def _workload(chosen: dict[str, Any], usual: Mapping[str, Any]) -> Workload | Sk
             softcap=value("softcap"),
             sink_logits=value("sink_logits"),
             prefill_len=value("prefill_len") if phase == "mixed" else None,
-            checkpointing=value("checkpointing") and phase == "train",
+            checkpointing=phase == "train" and value("checkpointing"),
             mixer=value("mixer"),
             ffn=value("ffn"),
             ffn_dim=value("ffn_dim"),
@@ -499,7 +507,8 @@ def _lengths(value: Callable[[str], Any], phase: str, attention: str) -> tuple[A
     if phase in ("prefill", "train"):
         return seq_len or q_len or kv_len, seq_len or kv_len or q_len
     if phase in ("chunked-prefill", "verify"):
-        return q_len or (512 if phase == "chunked-prefill" else 4), kv_len or seq_len
+        usual = min(512, max(2, (kv_len or seq_len or 2) // 2))
+        return q_len or (usual if phase == "chunked-prefill" else 4), kv_len or seq_len
     return q_len or 1, kv_len or seq_len
 
 

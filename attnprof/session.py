@@ -227,6 +227,8 @@ def _summary(grid: Grid, forecasts: Sequence[Forecast], kind: str, run_dir: Path
         words += f", {len(forecasts) - len(runnable)} of which will not run"
     if grid.skipped:
         words += f", {len(grid.skipped)} combinations left out"
+    if grid.unused:
+        words += f", none of which takes {' or '.join(grid.unused)}"
     if runnable:
         words += f"; {time_words(total_s)}"
         largest = max(runnable, key=lambda one: one.needed_bytes)

@@ -63,7 +63,10 @@ def _variant_tables(name: str, sizes: Mapping[str, int]) -> list[Table]:
         return choice_tables.variant_tables(name, others, q_len, kv_len)
     models = list_profiles("models")
     if name not in models and "/" not in name and not Path(name).exists():
-        raise UsageError(f"no variant or model {name!r}", nearest(name, [*VARIANTS, *models]))
+        hint = nearest(name, [*VARIANTS, *models])
+        if hint.startswith("use one of"):
+            hint = f"use one of: {', '.join(VARIANTS)}; or a model (attnprof show models)"
+        raise UsageError(f"no variant or model {name!r}", hint)
     from attnprof.models.load import load_model
 
     if others or q_len is not None:

@@ -289,3 +289,16 @@ def test_a_model_without_a_plain_implementation_is_refused_by_its_type() -> None
 def test_what_an_axis_lacks_is_named_to_be_given(axes: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         expand("typed", {"typed": {"seq_len": "16", **axes}})
+
+
+@pytest.mark.parametrize("axis", ["kv_dtype=int8", "checkpointing=yes", "window_len=16"])
+def test_an_axis_that_no_workload_takes_is_named(axis: str) -> None:
+    name, value = axis.split("=")
+    assert expand("t", {"g": {}}, {"seq_len": 64, name: value}).unused == (name,)
+    takers = {"phase": ["decode", "train"], "variant": ["causal", "sliding"], "seq_len": 64}
+    assert expand("t", {"g": takers}, {name: value}).unused == ()
+
+
+def test_a_chunk_without_a_length_is_half_of_a_short_prompt() -> None:
+    chunks = expand("t", {"g": {"phase": "chunked-prefill", "seq_len": [64, 4096]}}).workloads
+    assert [(chunk.q_len, chunk.kv_len) for chunk in chunks] == [(32, 64), (512, 4096)]
