@@ -6,6 +6,7 @@ stands for the rest.
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,9 +28,13 @@ COMMANDS = [
 def printed(command: str, folder: Path) -> str:
     words = shlex.split(command)
     assert words[0] == "attnprof"
+    start = ROOT
+    if words[1] == "report":  # writes beside the records: into a copy, so that the kept run stays
+        start = folder / "checkout"
+        shutil.copytree(ROOT / "reports", start / "reports")
     done = subprocess.run(
         [sys.executable, "-m", *words],
-        cwd=ROOT,
+        cwd=start,
         capture_output=True,
         text=True,
         check=True,
