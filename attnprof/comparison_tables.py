@@ -47,29 +47,29 @@ def comparison_tables(
 def parts_table(records: Sequence[Record], suffix: str = "") -> Table:
     """What share of a call's time each part takes, by length."""
     return _parts_table(
-        records, "share", units.percent,
+        records, _shares, units.percent,
         name="parts", title=f"What a call spends where, of its time{suffix}",
-        note="Shares of the time of all parts, in a call that is cut into them.",
+        note="Shares of the time of all parts by the row's clock, in a call that is cut into them.",
     )  # fmt: skip
 
 
 def parts_memory_table(records: Sequence[Record], suffix: str = "") -> Table:
     """The most that each part holds beyond what there was before it, by length."""
     return _parts_table(
-        records, "peak_bytes", units.capacity,
+        records, _peaks, units.capacity,
         name="parts_memory", title=f"What a call holds where, at its peak{suffix}",
         note="The most that the operators of a part held above the level before them.",
     )  # fmt: skip
 
 
 def _parts_table(
-    records: Sequence[Record], key: str, show: Callable[[Any], str], *, name: str, title: str,
-    note: str,
+    records: Sequence[Record], of_parts: Callable[[Record], Mapping[str, Any]],
+    show: Callable[[Any], str], *, name: str, title: str, note: str,
 ) -> Table:  # fmt: skip
     varying = varying_keys(records)
     rows = []
     for record in records:
-        found = {part["name"]: part.get(key) for part in record.get("parts") or ()}
+        found = of_parts(record)
         if is_ok(record) and any(value is not None for value in found.values()):
             rows.append({"workload": label(record, varying), **found})
     there = [part for part in PARTS if any(row.get(part) is not None for row in rows)]
@@ -102,12 +102,13 @@ def parts_words(records: Sequence[Record]) -> list[str]:
     said = []
     for name, rows in by_series.items():
         by_length = {row["kv_len"]: row for row in sorted(rows, key=lambda row: row["kv_len"])}
+        crossing = overtaken.get(f"attention of {name}")
+        clock = crossing.clock if crossing else None
         shares = [
-            f"{units.percent(_share(by_length[n], 'attention'))} at {units.tokens(n)}"
+            f"{units.percent(_share(by_length[n], 'attention', clock))} at {units.tokens(n)}"
             for n in dict.fromkeys((min(by_length), max(by_length)))
         ]
         sentence = f"Attention takes {' and '.join(shares)} of the time of {name}"
-        crossing = overtaken.get(f"attention of {name}")
         if crossing is not None:
             sentence += f"; {_overtaking_words(crossing)}"
         said.append(f"{sentence}.")
@@ -131,10 +132,27 @@ def _length(n: float) -> str:
     return f"{float(f'{n:.2g}'):,.0f}"
 
 
-def _share(record: Record, part: str) -> float | None:
+def _share(record: Record, part: str, clock: str | None = None) -> float | None:
     """Of the time of a call; None where it was not cut, 0 where it has no such part."""
-    shares = {one["name"]: one.get("share") for one in record.get("parts") or ()}
+    shares = _shares(record, clock)
     return shares.get(part, 0.0) if shares else None
+
+
+def _shares(record: Record, clock: str | None = None) -> dict[str, float]:
+    """Of the time of all parts; none where the call was not cut.
+
+    Args:
+        clock: The row's own by default.
+    """
+    parts = record.get("parts") or ()
+    in_cpu_s = (clock or record.get("clock")) == "cpu" and all(part.get("cpu_s") for part in parts)
+    seconds = {part["name"]: part["cpu_s" if in_cpu_s else "wall_s"] for part in parts}
+    total_s = sum(seconds.values())
+    return {name: part_s / total_s for name, part_s in seconds.items()} if total_s else {}
+
+
+def _peaks(record: Record) -> dict[str, int | None]:
+    return {part["name"]: part.get("peak_bytes") for part in record.get("parts") or ()}
 
 
 def replaced_table(records: Sequence[Record], device: Mapping[str, Any], suffix: str = "") -> Table:

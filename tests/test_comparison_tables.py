@@ -72,6 +72,21 @@ def test_the_length_at_which_attention_overtakes_the_rest_is_said() -> None:
     assert said.endswith("from about n = 510 it takes more than all else.")
 
 
+def test_shares_are_of_the_clock_by_which_attention_overtakes_the_rest_or_does_not() -> None:
+    """A neighbour on the cores stretches the wall time of what runs on several of them."""
+    block: dict[str, Any] = {"scope": "block", "ffn": "gated", "ffn_dim": 8}
+    rows = []
+    for n, wall, cpu in ((64, 0.1, 0.1), (512, 0.6, 0.4)):
+        cut = parts(ffn=1 - wall, attention=wall)
+        cut[0]["cpu_s"], cut[1]["cpu_s"] = 1 - cpu, cpu
+        row = record(**block, q_len=n, kv_len=n, parts=cut)
+        rows.append(row | {"clock": "cpu", "median_cpu_s": 1e-3, "median_wall_s": 2e-3})
+    (said,) = parts_words(rows)
+    assert "takes 10 % at 64 and 40 % at 512" in said
+    assert said.endswith("it takes less than all else at each of these lengths.")
+    assert [row["attention"] for row in parts_table(rows).rows] == [0.1, 0.4]
+
+
 def test_a_call_that_failed_has_no_parts() -> None:
     assert not parts_table([record(parts=parts(ffn=1.0), status="wrong_result")]).rows
 
