@@ -7,7 +7,6 @@ stands for the rest.
 import re
 import shlex
 import shutil
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,10 +28,6 @@ COMMANDS = [
 def printed(command: str, folder: Path) -> str:
     words = shlex.split(command)
     assert words[0] == "attnprof"
-    for place, word in enumerate(words):
-        if word.startswith("reports/"):  # a report is written anew: of a copy
-            shutil.copytree(ROOT / word, folder / word)
-            words[place] = str(folder / word)
     start = ROOT
     if words[1] == "report":  # writes beside the records: into a copy, so that the kept run stays
         start = folder / "checkout"
