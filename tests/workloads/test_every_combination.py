@@ -15,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from attnprof.backends import unsupported_reason  # noqa: E402
+from attnprof.backends import BACKENDS, unsupported_reason  # noqa: E402
 from attnprof.combinations import problem  # noqa: E402
 from attnprof.positions import POSITIONS  # noqa: E402
 from attnprof.variants import VARIANTS, parameters_of  # noqa: E402
@@ -41,10 +41,13 @@ HEADS: dict[str, dict[str, Any]] = {
     "mla, expanded": {**_LATENT, "mla": "expanded"},
     "mla, absorbed": {**_LATENT, "mla": "absorbed"},
 }
+KERNELS = [  # flex is compiled, seconds for each shape: test_op.py has it
+    name for name, backend in BACKENDS.items() if "cpu" in backend.dtypes and name != "flex"
+]
 REST = list(
     product(
         ("op", "op", "op", "layer"),
-        ("eager", "math", "flash"),
+        KERNELS,
         (None, "int8", "int4", "float8_e4m3fn"),
     )
 )
