@@ -61,7 +61,7 @@ class _SweepCommand(TyperCommand):
     """Its help ends with the names of all axes, which are looked up when it is asked for."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from attnprof.grid import AXIS_GROUPS
+        from attnprof.axes import AXIS_GROUPS
 
         with formatter.section("Axes (attnprof show axes explains them)"):
             formatter.write_dl(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof import machine
+from attnprof.axes import axis_named
 from attnprof.backends.support import BACKENDS
 from attnprof.devices import kind_of
 from attnprof.devices.cpu_meters import available_bytes
@@ -25,7 +26,6 @@ from attnprof.grid import (
     USUAL,
     USUAL_OF_ACCELERATORS,
     Grid,
-    axis_named,
     expand,
     sizes_of_model,
     sweep_groups,

@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from attnprof import choice_tables
+from attnprof.axes import AXIS_GROUPS
 from attnprof.errors import UsageError, nearest
-from attnprof.grid import AXIS_GROUPS, expand, sweep_groups
+from attnprof.grid import expand, sweep_groups
 from attnprof.listing import backends_table, profiles_table
 from attnprof.profiles import list_profiles, load_profile
 from attnprof.render import Column, Table

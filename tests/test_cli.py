@@ -31,7 +31,7 @@ def test_help_and_version_load_nothing_heavy(args: tuple[str, ...]) -> None:
 
 
 def test_the_help_of_a_sweep_names_every_axis_in_80_columns() -> None:
-    from attnprof.grid import AXES, AXIS_GROUPS
+    from attnprof.axes import AXES, AXIS_GROUPS
 
     lines = attnprof("sweep", "--help", columns=80).stdout.splitlines()
     assert max(map(len, lines)) <= 80

@@ -9,14 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnprof.axes import AXES, MAX_WORKLOADS, axis_named, parse_values
 from attnprof.errors import UsageError
 from attnprof.grid import (
-    AXES,
-    MAX_WORKLOADS,
     USUAL_OF_ACCELERATORS,
-    axis_named,
     expand,
-    parse_values,
     sizes_of_model,
     sweep_groups,
 )

@@ -2,10 +2,10 @@ from dataclasses import fields
 
 import pytest
 
+from attnprof.axes import AXES
 from attnprof.backends.support import BACKENDS, Backend
 from attnprof.doctor import Spread
 from attnprof.errors import UsageError
-from attnprof.grid import AXES
 from attnprof.listing import ABILITIES, abilities_table, backends_table, spreads_table
 from attnprof.shelf import KINDS, shelf_tables
 
