@@ -82,6 +82,8 @@ class GrowthPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Energy:
+    """Joules of one call, and the window that they were counted over."""
+
     joules_per_call: float
     window_s: float
     idle_w: float | None

@@ -150,6 +150,7 @@ def results_csv(records: Sequence[Record]) -> str:
 
 
 def results_table(records: Sequence[Record]) -> Table:
+    """A row a workload, with every key of ``results.csv`` as its own heading."""
     columns = tuple(Column(key, key) for key in RESULT_KEYS)
     rows = tuple(
         {

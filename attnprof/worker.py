@@ -45,6 +45,7 @@ _REQUESTED = re.compile(r"tried to allocate (\d+) bytes")
 
 
 def write_message(stream: BinaryIO, message: dict[str, Any]) -> None:
+    """Send one message: its length, then itself as JSON."""
     body = json.dumps(message).encode()
     stream.write(_LENGTH.pack(len(body)) + body)
     stream.flush()

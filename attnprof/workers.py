@@ -385,6 +385,7 @@ def spawn_worker(
 def worker_from(
     arguments: list[str], environment: dict[str, str], should_stop: Callable[[], bool]
 ) -> Worker:
+    """A worker that a command of its own starts, its streams its channel."""
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - the worker closes it
     popen = _start(
         arguments, environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors

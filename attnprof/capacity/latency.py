@@ -79,6 +79,7 @@ def decode_batch(
 
 
 def batched_tokens(plan: MemoryPlan) -> int | None:
+    """Tokens that the plan's engine takes into a step at most. [tokens]"""
     batched = plan.settings.get("max_num_batched_tokens")
     return batched if isinstance(batched, int) else None
 

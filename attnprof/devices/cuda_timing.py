@@ -54,6 +54,8 @@ COOL_DOWN_TRIES = 3
 
 @dataclass(frozen=True)
 class Probe:
+    """What a first look at a call tells: its time on the device, and the host's to queue it. [s]"""
+
     device_s: float
     enqueue_s: float  # host time until the call is queued
 

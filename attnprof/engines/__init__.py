@@ -1,0 +1,1 @@
+"""What serving engines do with memory, by version."""

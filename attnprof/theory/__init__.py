@@ -1,0 +1,1 @@
+"""FLOP, bytes and rooflines: arithmetic, nothing else."""

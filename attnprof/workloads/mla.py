@@ -255,6 +255,8 @@ def build_mla_layer(
 
 
 def kv_bytes_of(layer: MlaLayer) -> int:
+    """Of a layer's latents, those of the new tokens included. [bytes]"""
+
     if layer.cache is None:
         return layer.entries.nbytes
     return layer.cache.allocated_bytes_with(layer.entries.shape[2])

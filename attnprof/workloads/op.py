@@ -249,6 +249,8 @@ def in_order(cache: KvCache | None, num_new: int, pair: Pair) -> Pair:
 
 
 def kv_bytes_of(layer: Layer) -> int:
+    """Of a layer's keys and values, those of the new tokens included. [bytes]"""
+
     if layer.cache is None:
         return layer.k.nbytes + layer.v.nbytes
     return layer.cache.allocated_bytes_with(layer.k.shape[2])

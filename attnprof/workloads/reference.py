@@ -43,6 +43,7 @@ class Units:
 
 
 def units_of(dtype: str) -> Units:
+    """The rounding errors of a dtype's values, its sums and what is turned in float32."""
     unit, single = unit_roundoff(dtype), unit_roundoff("float32")
     tiny = torch.finfo(torch_dtype(dtype)).tiny
     return Units(dtype=unit, sums=min(unit, single), turned=max(unit, single), tiny=tiny)
@@ -307,6 +308,7 @@ def first_query(workload: Workload) -> int:
 
 
 def head_scale(workload: Workload) -> float:
+    """What scores are multiplied by: 1/√head_dim."""
     scale: float = workload.head_dim**-0.5
     return scale
 
@@ -356,4 +358,5 @@ def reference_device(tensor: torch.Tensor) -> torch.device:
 
 
 def double(tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
+    """The same values in float64, on the device that has it."""
     return tensor.detach().to(where).double()
