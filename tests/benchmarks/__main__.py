@@ -1,7 +1,7 @@
 """The numbers that attnprof holds itself to, measured here and now: ``python -m tests.benchmarks``.
 
 Prints one table; exit code 1 where a number is missed. Left to itself it measures each theme, and
-running a second time while another process keeps every core busy; about nine minutes on two cores.
+running a second time while another process keeps every core busy.
 """
 
 import argparse
