@@ -1,5 +1,6 @@
 """The sweeps that ship: all of each makes sense, and is small enough for two cores."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from attnprof.backends.support import BACKENDS, unsupported_reason
 from attnprof.combinations import problem
 from attnprof.grid import USUAL, USUAL_OF_ACCELERATORS, Grid, expand, sweep_groups
 from attnprof.profiles import list_profiles, load_profile
+from attnprof.records import read_run
 from attnprof.workload import Workload
 
 TOPICS = ("positions", "caches", "models", "mla", "recurrent", "training")
@@ -62,3 +64,12 @@ def test_every_workload_of_a_topic_runs_on_a_cpu(name: str) -> None:
     reasons = {workload.workload_id: unsupported_reason(workload, "cpu")
                for workload in grid_of(name).workloads}  # fmt: skip
     assert not {key: reason for key, reason in reasons.items() if reason is not None}
+
+
+@pytest.mark.parametrize("name", [*TOPICS, "quick"])
+def test_the_kept_run_of_a_preset_measured_all_of_it(name: str) -> None:
+    kept = read_run(Path(__file__).parent.parent / "reports" / name)
+    planned = {workload.workload_id for workload in grid_of(name).workloads}
+    assert {record["workload_id"] for record in kept.records} == planned
+    assert {record["status"] for record in kept.records} == {"ok"}
+    assert all(record["check"]["passed"] for record in kept.records)
