@@ -1,0 +1,190 @@
+"""Measured latencies -> the coefficients of a law, each with its interval and whether it is seen.
+
+Most probable coefficients in log latency with a pseudo-Huber loss, so that a microsecond counts
+as much as a second and a spike as little as it should; Levenberg-Marquardt, many fits at once.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnprof.laws.base import Columns, Floats, Hardware, Law, latency, log_jacobian
+
+UNIT_SD = 0.08  # of a log latency: what a form of six terms misses by
+HUBER_DELTA = 1.5  # of UNIT_SD: beyond it a residual counts by its size, not its square
+SEEN_SHARE = 0.20  # a coefficient with less of every measured latency was not measured
+FIT_POINTS = 96  # many points of one regime drown the others: few are spread over all
+BOOTSTRAPS = 200
+Z80, Z90 = 1.2816, 2.13  # the second is wider than a normal's: the tails are
+_MAX_STEPS = 60
+_LARGEST_STEP = 2.0  # of a log coefficient
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A law with its coefficients.
+
+    Args:
+        covariance: Of the log coefficients.
+        residual_sd: Of log measured over fitted, robust, at least :data:`UNIT_SD`.
+        largest_shares: The largest share of a measured latency that each coefficient had.
+        low: End of each coefficient's 95 % interval; None before it was asked for.
+    """
+
+    law: Law
+    hardware: Hardware
+    coefficients: Floats
+    covariance: Floats
+    residual_sd: float
+    largest_shares: Floats
+    num_points: int
+    low: Floats | None = None
+    high: Floats | None = None
+
+    def latency_s(self, shapes: Columns) -> Floats:
+        return latency(self.law, self.law.terms(shapes, self.hardware), self.coefficients)
+
+    def log_sd(self, shapes: Columns) -> Floats:
+        """Standard deviation of the logarithm of a latency that was not measured."""
+        terms = self.law.terms(shapes, self.hardware)
+        slopes = log_jacobian(self.law, terms, self.coefficients)
+        spread = np.einsum("in,ij,jn->n", slopes, self.covariance, slopes)
+        return np.asarray(np.sqrt(np.maximum(spread, 0.0) + self.residual_sd**2))
+
+    @property
+    def is_seen(self) -> tuple[bool, ...]:
+        """For each coefficient, whether the data say anything of it."""
+        return tuple(bool(share >= SEEN_SHARE) for share in self.largest_shares)
+
+
+def fit(law: Law, shapes: Columns, latencies_s: Floats, hardware: Hardware) -> Fitted:
+    """The most probable coefficients for some measured latencies; none at all gives the priors."""
+    terms = law.terms(shapes, hardware)
+    log_s = np.log(latencies_s)
+    weights = np.ones_like(log_s)
+    centres = np.log(law.medians)
+    logs = most_probable(law, terms, log_s[None], weights[None], centres[None])[0]
+    coefficients = np.exp(logs)
+    residuals = log_s - np.log(latency(law, terms, coefficients))
+    slopes = log_jacobian(law, terms, coefficients)
+    precision = _normal(law, slopes[None] / UNIT_SD, _huber_weights(residuals[None] / UNIT_SD))
+    return Fitted(
+        law=law,
+        hardware=hardware,
+        coefficients=coefficients,
+        covariance=np.linalg.inv(precision[0]),
+        residual_sd=_robust_sd(residuals, len(coefficients)),
+        largest_shares=slopes.max(axis=1, initial=0.0),
+        num_points=len(log_s),
+    )
+
+
+def with_intervals(fitted: Fitted, shapes: Columns, latencies_s: Floats, seed: int = 0) -> Fitted:
+    """``fitted`` with the 95 % interval of every coefficient, by bootstrap.
+
+    Every replicate draws its points anew, with the noise that was seen, and the centre of every
+    prior as well: so a coefficient on which the points say nothing keeps the width that it had.
+    """
+    law = fitted.law
+    rng = np.random.default_rng(seed)
+    terms = law.terms(shapes, fitted.hardware)
+    log_s = np.log(latencies_s)
+    model = np.log(latency(law, terms, fitted.coefficients))
+    residuals = log_s - model
+    free = max(1, len(log_s) - len(law.coefficients))
+    scale = np.sqrt(max(1.0, len(log_s) / free))
+    noise = rng.choice(residuals * scale, size=(BOOTSTRAPS, len(log_s)))
+    centres = rng.normal(np.log(law.medians), law.log_sds, (BOOTSTRAPS, len(law.coefficients)))
+    weights = np.ones((BOOTSTRAPS, len(log_s)))
+    logs = most_probable(
+        law, terms, model + noise, weights, centres, start=np.log(fitted.coefficients)
+    )
+    low, high = np.quantile(logs, (0.025, 0.975), axis=0)
+    middle = np.log(fitted.coefficients)
+    return replace(
+        fitted, low=np.exp(np.minimum(low, middle)), high=np.exp(np.maximum(high, middle))
+    )
+
+
+def most_probable(
+    law: Law, terms: Floats, log_s: Floats, weights: Floats, centres: Floats,
+    start: Floats | None = None,
+) -> Floats:  # fmt: skip
+    """Log coefficients ``[B, K]`` of B fits at once.
+
+    Args:
+        log_s: Log latencies ``[B, N]``.
+        weights: Of each point in each fit ``[B, N]``.
+        centres: Prior medians of the log coefficients ``[B, K]``.
+        start: Where to begin ``[K]`` or ``[B, K]``; the centres when left out.
+    """
+    precision = 1.0 / law.log_sds**2
+    x = np.array(np.broadcast_to(centres if start is None else start, centres.shape))
+    damping = np.full(len(x), 1e-2)
+
+    def cost_of(logs: Floats) -> Floats:
+        r = (np.log(latency(law, terms, np.exp(logs))) - log_s) / UNIT_SD
+        loss = 2 * HUBER_DELTA**2 * (np.sqrt(1 + (r / HUBER_DELTA) ** 2) - 1)
+        prior = ((logs - centres) ** 2 * precision).sum(axis=1)
+        return np.asarray((weights * loss).sum(axis=1) + prior)
+
+    cost = cost_of(x)
+    for _ in range(_MAX_STEPS):
+        coefficients = np.exp(x)
+        r = (np.log(latency(law, terms, coefficients)) - log_s) / UNIT_SD
+        slopes = log_jacobian(law, terms, coefficients) / UNIT_SD
+        bent = weights * _huber_weights(r)
+        normal = _normal(law, slopes, bent)
+        gradient = np.einsum("bkn,bn->bk", slopes, bent * r) + (x - centres) * precision
+        diagonal = np.einsum("bkk->bk", normal)
+        damped = normal + np.eye(x.shape[1]) * (damping[:, None] * diagonal)[:, None, :]
+        step = np.linalg.solve(damped, gradient[..., None])[..., 0]
+        tried = x - np.clip(step, -_LARGEST_STEP, _LARGEST_STEP)
+        tried_cost = cost_of(tried)
+        better = tried_cost <= cost
+        gain = np.where(better, cost - tried_cost, 0.0)
+        settled = (better & (gain <= 1e-7 * (1.0 + cost))) | (damping > 1e8)
+        x = np.where(better[:, None], tried, x)
+        cost = np.where(better, tried_cost, cost)
+        damping = np.where(better, np.maximum(damping / 5, 1e-9), damping * 4)
+        if settled.all():
+            break
+    return x
+
+
+def _normal(law: Law, slopes: Floats, weights: Floats) -> Floats:
+    """The Gauss-Newton matrix with the priors on its diagonal ``[B, K, K]``."""
+    data = np.matmul(slopes * weights[:, None, :], np.swapaxes(slopes, 1, 2))
+    return np.asarray(data + np.diag(1.0 / law.log_sds**2))
+
+
+def _huber_weights(r: Floats) -> Floats:
+    return np.asarray(1.0 / np.sqrt(1.0 + (r / HUBER_DELTA) ** 2))
+
+
+def _robust_sd(residuals: Floats, num_coefficients: int) -> float:
+    """From the median of the sizes, at least :data:`UNIT_SD`."""
+    if len(residuals) == 0:
+        return UNIT_SD
+    free = max(1, len(residuals) - num_coefficients)
+    inflated = np.sqrt(len(residuals) / free) if len(residuals) > num_coefficients else 1.0
+    return float(max(UNIT_SD, 1.4826 * np.median(np.abs(residuals)) * inflated))
+
+
+def coordinates(law: Law, shapes: Columns) -> Floats:
+    """Where shapes lie ``[N, axes]``: one step is a doubling."""
+    return np.stack([np.log2(np.maximum(shapes[axis], 1.0)) for axis in law.axes], axis=1)
+
+
+def spread(places: Floats, num: int) -> NDArray[np.int64]:
+    """Indices of ``num`` points that are far from each other, from the middle outwards."""
+    if len(places) <= num:
+        return np.arange(len(places))
+    distance = ((places - places.mean(axis=0)) ** 2).sum(axis=1)
+    chosen = [int(distance.argmin())]
+    nearest = ((places - places[chosen[0]]) ** 2).sum(axis=1)
+    while len(chosen) < num:
+        chosen.append(int(nearest.argmax()))
+        nearest = np.minimum(nearest, ((places - places[chosen[-1]]) ** 2).sum(axis=1))
+    return np.array(chosen)

@@ -1,0 +1,134 @@
+"""Rows of one kernel -> how far a law and its rivals miss rows that they were not fitted to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnprof.laws import baselines
+from attnprof.laws.base import Floats
+from attnprof.laws.fitting import FIT_POINTS, Z80, Z90, coordinates, fit, spread
+from attnprof.laws.groups import Group, Mask
+from attnprof.laws.residual import LocalResidual
+
+FORM, WITH_RESIDUAL = "law", "law + residual"
+METHODS = (FORM, WITH_RESIDUAL, *baselines.BASELINES)
+RANDOM_SHARE = 0.20
+FAR = 4.0  # times longer than the longest row that was fitted
+HEADS_SEEN = (8, 32)
+LEAST_ROWS = 40  # of a group; fewer say nothing of a hold-out
+LEAST_TEST = 5
+FEW = (12, 24)
+_LENGTH = {"prefill": "q_len", "decode": "kv_len", "gemm": "m", "all-reduce": "bytes"}
+_FAR_OF = {"all-reduce": 16.0}
+_FEW_OF = {"all-reduce": (6, 12)}
+_LEAST_OF = {"all-reduce": 12}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Errors of one method on the rows that were held out."""
+
+    holdout: str
+    method: str
+    num_fitted: int
+    num_judged: int
+    median: float
+    p90: float
+    in_80: float | None = None
+    in_90: float | None = None
+
+
+def least_rows(group: Group) -> int:
+    """How many rows a group needs to be judged."""
+    return _LEAST_OF.get(group.law.name, LEAST_ROWS)
+
+
+def judge(group: Group, seed: int = 0) -> list[Outcome]:
+    """Every hold-out that the rows of a group allow, by every method."""
+    found: list[Outcome] = []
+    everything = np.ones(len(group.latency_s), dtype=bool)
+    places = coordinates(group.law, group.shapes)
+    for name, held in _holdouts(group, seed).items():
+        seen = ~held
+        if held.sum() >= LEAST_TEST and seen.sum() >= least_rows(group) // 2:
+            found += _judged(group, places, name, np.flatnonzero(seen), held, all_methods=True)
+    for num in _FEW_OF.get(group.law.name, FEW):
+        few = spread(places, num)
+        found += _judged(group, places, f"{num} points", few, everything, all_methods=False)
+    found += _judged(
+        group, places, "in-sample", spread(places, FIT_POINTS), everything, all_methods=False
+    )
+    return found
+
+
+def _holdouts(group: Group, seed: int) -> Mapping[str, Mask]:
+    rng = np.random.default_rng(seed)
+    length = group.shapes[_LENGTH[group.law.name]]
+    held = {
+        "random": rng.random(len(length)) < RANDOM_SHARE,
+        "far": length > length.max() / _FAR_OF.get(group.law.name, FAR),
+    }
+    if "q_heads" in group.shapes:
+        heads = group.shapes["q_heads"]
+        seen = [_nearest(heads, wanted) for wanted in HEADS_SEEN]
+        held["heads"] = ~np.isin(heads, seen)
+    return held
+
+
+def _nearest(values: Floats, wanted: float) -> float:
+    known = np.unique(values)
+    return float(known[np.abs(np.log(known / wanted)).argmin()])
+
+
+def _judged(
+    group: Group, places: Floats, holdout: str, seen: NDArray[np.int64], held: Mask, *,
+    all_methods: bool,
+) -> list[Outcome]:  # fmt: skip
+    fitted_rows = seen[spread(places[seen], FIT_POINTS)]
+    fitted = fit(group.law, *group.rows(fitted_rows), group.hardware)
+    asked, truth_s = group.rows(held)
+    form_s = fitted.latency_s(asked)
+    made = {FORM: form_s}
+    if all_methods:
+        shapes, latency_s = group.rows(seen)
+        known = LocalResidual(places[seen], np.log(latency_s / fitted.latency_s(shapes)))
+        made[WITH_RESIDUAL] = form_s * np.exp(known.at(places[held]))
+        made |= _rivals(group, places, seen, held, fitted_rows)
+    band = fitted.log_sd(asked)
+    misses = np.abs(np.log(truth_s / form_s))
+    return [
+        Outcome(
+            holdout,
+            method,
+            len(fitted_rows) if method != baselines.NEIGHBOURING else len(seen),
+            int(held.sum()),
+            *_errors(predicted, truth_s),
+            in_80=float((misses <= Z80 * band).mean()) if method == FORM else None,
+            in_90=float((misses <= Z90 * band).mean()) if method == FORM else None,
+        )
+        for method, predicted in made.items()
+    ]
+
+
+def _rivals(
+    group: Group, places: Floats, seen: NDArray[np.int64], held: Mask,
+    fitted_rows: NDArray[np.int64],
+) -> dict[str, Floats]:  # fmt: skip
+    law, hardware = group.law, group.hardware
+    shapes, latency_s = group.rows(fitted_rows)
+    asked, _ = group.rows(held)
+    return {
+        baselines.WORK_ONLY: baselines.work_only_s(law, shapes, latency_s, asked),
+        baselines.LONGEST_ROOF: baselines.longest_roof_s(law, shapes, latency_s, asked, hardware),
+        baselines.ROOFLINE: baselines.roofline_s(law, asked, hardware),
+        baselines.NEIGHBOURING: baselines.neighbours_s(
+            places[seen], group.latency_s[seen], places[held]
+        ),
+    }
+
+
+def _errors(predicted_s: Floats, truth_s: Floats) -> tuple[float, float]:
+    errors = np.abs(predicted_s / truth_s - 1.0)
+    return float(np.median(errors)), float(np.quantile(errors, 0.9))
