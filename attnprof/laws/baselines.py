@@ -61,10 +61,8 @@ def longest_roof_s(
         )
 
     log_s = np.log(latencies_s)[None]
-    logs = most_probable(
-        form, terms(shapes), log_s, np.ones_like(log_s), np.log(form.medians)[None]
-    )[0]
-    return latency(form, terms(asked), np.exp(logs))
+    logs, _ = most_probable(form, terms(shapes), log_s, np.log(form.medians)[None])
+    return latency(form, terms(asked), np.exp(logs[0]))
 
 
 def neighbours_s(places: Floats, latencies_s: Floats, asked: Floats) -> Floats:

@@ -18,6 +18,8 @@ FIT_POINTS = 96  # many points of one regime drown the others: few are spread ov
 BOOTSTRAPS = 200
 Z80, Z90 = 1.2816, 2.13  # the second is wider than a normal's: the tails are
 _MAX_STEPS = 60
+_FEW, _MOVES = 32, 8
+_STARTS = (1.0, 12.0, 1 / 12.0)
 _LARGEST_STEP = 2.0  # of a log coefficient
 
 
@@ -62,13 +64,16 @@ def fit(law: Law, shapes: Columns, latencies_s: Floats, hardware: Hardware) -> F
     """The most probable coefficients for some measured latencies; none at all gives the priors."""
     terms = law.terms(shapes, hardware)
     log_s = np.log(latencies_s)
-    weights = np.ones_like(log_s)
-    centres = np.log(law.medians)
-    logs = most_probable(law, terms, log_s[None], weights[None], centres[None])[0]
+    logs = _best_of_starts(law, terms, log_s)
     coefficients = np.exp(logs)
     residuals = log_s - np.log(latency(law, terms, coefficients))
     slopes = log_jacobian(law, terms, coefficients)
-    precision = _normal(law, slopes[None] / UNIT_SD, _huber_weights(residuals[None] / UNIT_SD))
+    precision = _normal(
+        law,
+        slopes[None] / UNIT_SD,
+        _huber_weights(residuals[None] / UNIT_SD),
+        ((logs - np.log(law.medians)) / law.log_sds)[None],
+    )
     return Fitted(
         law=law,
         hardware=hardware,
@@ -96,10 +101,7 @@ def with_intervals(fitted: Fitted, shapes: Columns, latencies_s: Floats, seed: i
     scale = np.sqrt(max(1.0, len(log_s) / free))
     noise = rng.choice(residuals * scale, size=(BOOTSTRAPS, len(log_s)))
     centres = rng.normal(np.log(law.medians), law.log_sds, (BOOTSTRAPS, len(law.coefficients)))
-    weights = np.ones((BOOTSTRAPS, len(log_s)))
-    logs = most_probable(
-        law, terms, model + noise, weights, centres, start=np.log(fitted.coefficients)
-    )
+    logs, _ = most_probable(law, terms, model + noise, centres, np.log(fitted.coefficients))
     low, high = np.quantile(logs, (0.025, 0.975), axis=0)
     middle = np.log(fitted.coefficients)
     return replace(
@@ -107,36 +109,46 @@ def with_intervals(fitted: Fitted, shapes: Columns, latencies_s: Floats, seed: i
     )
 
 
+def _best_of_starts(law: Law, terms: Floats, log_s: Floats) -> Floats:
+    """The most probable log coefficients that are reached from the priors, and from overheads
+    that are larger or smaller: kernels exist that are ten times off what is usual."""
+    centre = np.log(law.medians)
+    is_overhead = np.array([one.is_time for one in law.coefficients])
+    starts = centre + np.log(np.array(_STARTS))[:, None] * is_overhead
+    centres = np.broadcast_to(centre, starts.shape)
+    many = np.broadcast_to(log_s, (len(starts), len(log_s)))
+    logs, cost = most_probable(law, terms, many, centres, starts)
+    return np.asarray(logs[int(cost.argmin())])
+
+
 def most_probable(
-    law: Law, terms: Floats, log_s: Floats, weights: Floats, centres: Floats,
-    start: Floats | None = None,
-) -> Floats:  # fmt: skip
-    """Log coefficients ``[B, K]`` of B fits at once.
+    law: Law, terms: Floats, log_s: Floats, centres: Floats, start: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Log coefficients ``[B, K]`` of B fits at once, and the cost of each.
 
     Args:
         log_s: Log latencies ``[B, N]``.
-        weights: Of each point in each fit ``[B, N]``.
         centres: Prior medians of the log coefficients ``[B, K]``.
         start: Where to begin ``[K]`` or ``[B, K]``; the centres when left out.
     """
-    precision = 1.0 / law.log_sds**2
+    sds = law.log_sds
     x = np.array(np.broadcast_to(centres if start is None else start, centres.shape))
     damping = np.full(len(x), 1e-2)
 
     def cost_of(logs: Floats) -> Floats:
         r = (np.log(latency(law, terms, np.exp(logs))) - log_s) / UNIT_SD
-        loss = 2 * HUBER_DELTA**2 * (np.sqrt(1 + (r / HUBER_DELTA) ** 2) - 1)
-        prior = ((logs - centres) ** 2 * precision).sum(axis=1)
-        return np.asarray((weights * loss).sum(axis=1) + prior)
+        return np.asarray(_loss(r).sum(axis=1) + _loss((logs - centres) / sds).sum(axis=1))
 
     cost = cost_of(x)
     for _ in range(_MAX_STEPS):
         coefficients = np.exp(x)
         r = (np.log(latency(law, terms, coefficients)) - log_s) / UNIT_SD
         slopes = log_jacobian(law, terms, coefficients) / UNIT_SD
-        bent = weights * _huber_weights(r)
-        normal = _normal(law, slopes, bent)
-        gradient = np.einsum("bkn,bn->bk", slopes, bent * r) + (x - centres) * precision
+        bent = _huber_weights(r)
+        away = (x - centres) / sds
+        normal = _normal(law, slopes, bent, away)
+        pull = _huber_weights(away) * away / sds
+        gradient = np.einsum("bkn,bn->bk", slopes, bent * r) + pull
         diagonal = np.einsum("bkk->bk", normal)
         damped = normal + np.eye(x.shape[1]) * (damping[:, None] * diagonal)[:, None, :]
         step = np.linalg.solve(damped, gradient[..., None])[..., 0]
@@ -150,13 +162,19 @@ def most_probable(
         damping = np.where(better, np.maximum(damping / 5, 1e-9), damping * 4)
         if settled.all():
             break
-    return x
+    return x, cost
 
 
-def _normal(law: Law, slopes: Floats, weights: Floats) -> Floats:
+def _normal(law: Law, slopes: Floats, weights: Floats, away: Floats) -> Floats:
     """The Gauss-Newton matrix with the priors on its diagonal ``[B, K, K]``."""
     data = np.matmul(slopes * weights[:, None, :], np.swapaxes(slopes, 1, 2))
-    return np.asarray(data + np.diag(1.0 / law.log_sds**2))
+    prior = _huber_weights(away) / law.log_sds**2
+    return np.asarray(data + np.eye(len(law.coefficients)) * prior[:, None, :])
+
+
+def _loss(r: Floats) -> Floats:
+    """Pseudo-Huber: r² near zero, linear far off. Priors have it too."""
+    return np.asarray(2 * HUBER_DELTA**2 * (np.sqrt(1 + (r / HUBER_DELTA) ** 2) - 1))
 
 
 def _huber_weights(r: Floats) -> Floats:
@@ -178,9 +196,33 @@ def coordinates(law: Law, shapes: Columns) -> Floats:
 
 
 def spread(places: Floats, num: int) -> NDArray[np.int64]:
-    """Indices of ``num`` points that are far from each other, from the middle outwards."""
+    """Indices of ``num`` points that are far from each other.
+
+    A few of several axes each move to the middle of those that are nearest to them: the corners of
+    a box alone say too little of what is inside.
+    """
     if len(places) <= num:
         return np.arange(len(places))
+    chosen = _far_apart(places, num)
+    if num > _FEW or places.shape[1] == 1:
+        return chosen
+    for _ in range(_MOVES):
+        squares = ((places[:, None, :] - places[chosen][None]) ** 2).sum(axis=2)
+        owner = squares.argmin(axis=1)
+        moved = np.array([_middle(places, np.flatnonzero(owner == i)) for i in range(num)])
+        if (moved == chosen).all():
+            break
+        chosen = moved
+    return chosen
+
+
+def _middle(places: Floats, members: NDArray[np.int64]) -> int:
+    own = places[members]
+    return int(members[((own - own.mean(axis=0)) ** 2).sum(axis=1).argmin()])
+
+
+def _far_apart(places: Floats, num: int) -> NDArray[np.int64]:
+    """From the middle outwards, each time the point that is farthest from all before."""
     distance = ((places - places.mean(axis=0)) ** 2).sum(axis=1)
     chosen = [int(distance.argmin())]
     nearest = ((places - places[chosen[0]]) ** 2).sum(axis=1)

@@ -110,7 +110,8 @@ def _decode_terms(shapes: Columns, hardware: Hardware) -> Floats:
 
 
 def _gemm_terms(shapes: Columns, hardware: Hardware) -> Floats:
-    """Launch, one tile's path, tiles, arithmetic, DRAM, cache, and quantising what comes in."""
+    """Launch, one tile's path, tiles, arithmetic, DRAM, cache; then what quantises the rows that
+    come in where they are narrower than two bytes: its traffic, and its own work for each row."""
     rows, columns, depth = (np.asarray(shapes[name], dtype=float) for name in ("m", "n", "k"))
     size = shapes["size"]
     least_rows, least_columns = GEMM_TILE
@@ -128,6 +129,7 @@ def _gemm_terms(shapes: Columns, hardware: Hardware) -> Floats:
             cold,
             hot,
             np.where(size < 2, rows * depth * (2 + size), 0.0) / hardware.bytes_per_s,
+            np.where(size < 2, rows, 0.0) / units,
         ]
     )
 
@@ -146,12 +148,12 @@ def _all_reduce_terms(shapes: Columns, hardware: Hardware) -> Floats:
 PREFILL = Law(
     name="prefill",
     coefficients=(
-        Coefficient("launch", "fixed time of a call", True, 10.6e-6, 0.27),
-        Coefficient("compute", "arithmetic, over its time at peak", False, 1.48, 0.15),
-        Coefficient("dram", "traffic from memory, over its time at peak", False, 1.45, 0.40),
-        Coefficient("cache", "traffic from the cache, over DRAM's peak", False, 1.06, 0.83),
-        Coefficient("tile", "each 128 queries of a head, a unit", True, 1.35e-6, 1.2),
-        Coefficient("path", "one tile that no number of units shortens", False, 0.64, 0.64),
+        Coefficient("launch", "fixed time of a call", True, 10.6e-6, 0.3),
+        Coefficient("compute", "arithmetic, over its time at peak", False, 1.75, 0.35),
+        Coefficient("dram", "traffic from memory, over its time at peak", False, 1.7, 0.5),
+        Coefficient("cache", "traffic from the cache, over DRAM's peak", False, 1.1, 0.9),
+        Coefficient("tile", "each 128 queries of a head, a unit", True, 1.6e-6, 0.9),
+        Coefficient("path", "one tile that no number of units shortens", False, 0.85, 0.7),
     ),
     terms=_prefill_terms,
     overlapping=((1,), (2, 3)),
@@ -161,13 +163,13 @@ PREFILL = Law(
 DECODE = Law(
     name="decode",
     coefficients=(
-        Coefficient("launch", "fixed time of a call", True, 10.5e-6, 0.27),
-        Coefficient("depth", "each doubling of the keys that are split", True, 0.86e-6, 0.56),
-        Coefficient("compute", "arithmetic, over its time at peak", False, 2.7, 0.67),
-        Coefficient("sequence", "each KV head of a sequence, a unit", True, 3.75e-6, 0.2),
-        Coefficient("dram", "traffic from memory, over its time at peak", False, 1.14, 0.08),
-        Coefficient("cache", "traffic from the cache, over DRAM's peak", False, 0.43, 0.55),
-        Coefficient("stream", "each 1,000 keys of 128 that one unit reads", True, 0.20e-6, 0.77),
+        Coefficient("launch", "fixed time of a call", True, 10.4e-6, 0.27),
+        Coefficient("depth", "each doubling of the keys that are split", True, 0.75e-6, 0.5),
+        Coefficient("compute", "arithmetic, over its time at peak", False, 4.0, 0.9),
+        Coefficient("sequence", "each KV head of a sequence, a unit", True, 3.7e-6, 0.35),
+        Coefficient("dram", "traffic from memory, over its time at peak", False, 1.17, 0.1),
+        Coefficient("cache", "traffic from the cache, over DRAM's peak", False, 0.6, 0.7),
+        Coefficient("stream", "each 1,000 keys of 128 that one unit reads", True, 0.30e-6, 1.0),
     ),
     terms=_decode_terms,
     overlapping=((2, 3), (4, 5), (6,)),
@@ -177,13 +179,14 @@ DECODE = Law(
 GEMM = Law(
     name="gemm",
     coefficients=(
-        Coefficient("launch", "fixed time of a call", True, 3e-6, 0.6),
-        Coefficient("path", "one tile that no number of units shortens", False, 0.7, 0.8),
-        Coefficient("tile", "each tile of the result, a unit", True, 0.5e-6, 1.2),
-        Coefficient("compute", "arithmetic, over its time at peak", False, 1.3, 0.2),
-        Coefficient("dram", "traffic from memory, over its time at peak", False, 1.2, 0.3),
-        Coefficient("cache", "traffic from the cache, over DRAM's peak", False, 0.5, 0.8),
-        Coefficient("quantise", "quantising what comes in, over DRAM's peak", False, 1.0, 1.0),
+        Coefficient("launch", "fixed time of a call", True, 4.5e-6, 0.5),
+        Coefficient("path", "one tile that no number of units shortens", False, 0.3, 0.8),
+        Coefficient("tile", "each tile of the result, a unit", True, 0.8e-6, 1.0),
+        Coefficient("compute", "arithmetic, over its time at peak", False, 1.2, 0.15),
+        Coefficient("dram", "traffic from memory, over its time at peak", False, 1.08, 0.1),
+        Coefficient("cache", "traffic from the cache, over DRAM's peak", False, 1.0, 0.25),
+        Coefficient("quantise", "quantising what comes in, over DRAM's peak", False, 2.0, 0.8),
+        Coefficient("row", "each row that is quantised, a unit", True, 1e-6, 0.8),
     ),
     terms=_gemm_terms,
     overlapping=((3,), (4, 5)),
@@ -193,9 +196,9 @@ GEMM = Law(
 ALL_REDUCE = Law(
     name="all-reduce",
     coefficients=(
-        Coefficient("launch", "fixed time of a call", True, 8e-6, 1.0),
-        Coefficient("root", "each root of a byte: between two algorithms", True, 1e-8, 2.0),
-        Coefficient("link", "traffic over the link, over its time at peak", False, 1.3, 0.4),
+        Coefficient("launch", "fixed time of a call", True, 16e-6, 0.8),
+        Coefficient("root", "each root of a byte: between two algorithms", True, 0.6e-8, 0.8),
+        Coefficient("link", "traffic over the link, over its time at peak", False, 1.5, 0.3),
     ),
     terms=_all_reduce_terms,
     overlapping=(),
