@@ -17,6 +17,7 @@ SEEN_SHARE = 0.20  # a coefficient with less of every measured latency was not m
 FIT_POINTS = 96  # many points of one regime drown the others: few are spread over all
 BOOTSTRAPS = 200
 Z80, Z90 = 1.2816, 2.13  # the second is wider than a normal's: the tails are
+_WIDENED = Z90 / 1.645  # a normal's width is too narrow by so much for coefficients too
 _MAX_STEPS = 60
 _FEW, _MOVES = 32, 8
 _STARTS = (1.0, 12.0, 1 / 12.0)
@@ -102,10 +103,12 @@ def with_intervals(fitted: Fitted, shapes: Columns, latencies_s: Floats, seed: i
     noise = rng.choice(residuals * scale, size=(BOOTSTRAPS, len(log_s)))
     centres = rng.normal(np.log(law.medians), law.log_sds, (BOOTSTRAPS, len(law.coefficients)))
     logs, _ = most_probable(law, terms, model + noise, centres, np.log(fitted.coefficients))
-    low, high = np.quantile(logs, (0.025, 0.975), axis=0)
     middle = np.log(fitted.coefficients)
+    low, high = np.quantile(logs, (0.025, 0.975), axis=0)
     return replace(
-        fitted, low=np.exp(np.minimum(low, middle)), high=np.exp(np.maximum(high, middle))
+        fitted,
+        low=np.exp(middle - _WIDENED * np.maximum(middle - low, 0.0)),
+        high=np.exp(middle + _WIDENED * np.maximum(high - middle, 0.0)),
     )
 
 

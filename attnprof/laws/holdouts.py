@@ -18,7 +18,9 @@ RANDOM_SHARE = 0.20
 FAR = 4.0  # times longer than the longest row that was fitted
 HEADS_SEEN = (8, 32)
 LEAST_ROWS = 40  # of a group; fewer say nothing of a hold-out
-LEAST_TEST = 5
+LEAST_TEST = 3
+IN_SAMPLE_POINTS = 1000
+USUAL_SIZE = 512  # of n and k: smaller products are those of no model
 FEW = (12, 24)
 _LENGTH = {"prefill": "q_len", "decode": "kv_len", "gemm": "m", "all-reduce": "bytes"}
 _FAR_OF = {"all-reduce": 16.0}
@@ -57,10 +59,27 @@ def judge(group: Group, seed: int = 0) -> list[Outcome]:
     for num in _FEW_OF.get(group.law.name, FEW):
         few = spread(places, num)
         found += _judged(group, places, f"{num} points", few, everything, all_methods=False)
-    found += _judged(
-        group, places, "in-sample", spread(places, FIT_POINTS), everything, all_methods=False
-    )
+    rng = np.random.default_rng(seed)
+    some = rng.permutation(len(places))[:IN_SAMPLE_POINTS]
+    found += _judged(group, places, "in-sample", some, everything, all_methods=False)
+    if group.law.name == "gemm":
+        found += _of_usual_size(group, places)
     return found
+
+
+def _of_usual_size(group: Group, places: Floats) -> list[Outcome]:
+    """The same for products whose columns and depth are at least :data:`USUAL_SIZE`."""
+    usual = (group.shapes["n"] >= USUAL_SIZE) & (group.shapes["k"] >= USUAL_SIZE)
+    rows = np.flatnonzero(usual)
+    if len(rows) < least_rows(group):
+        return []
+    words = f", n and k from {USUAL_SIZE}"
+    few = rows[spread(places[rows], FEW[0])]
+    seen = np.random.default_rng(0).permutation(rows)[:IN_SAMPLE_POINTS]
+    return [
+        *_judged(group, places, f"{FEW[0]} points{words}", few, usual, all_methods=False),
+        *_judged(group, places, f"in-sample{words}", seen, usual, all_methods=False),
+    ]
 
 
 def _holdouts(group: Group, seed: int) -> Mapping[str, Mask]:
@@ -86,7 +105,7 @@ def _judged(
     group: Group, places: Floats, holdout: str, seen: NDArray[np.int64], held: Mask, *,
     all_methods: bool,
 ) -> list[Outcome]:  # fmt: skip
-    fitted_rows = seen[spread(places[seen], FIT_POINTS)]
+    fitted_rows = seen[spread(places[seen], FIT_POINTS)] if all_methods else seen
     fitted = fit(group.law, *group.rows(fitted_rows), group.hardware)
     asked, truth_s = group.rows(held)
     form_s = fitted.latency_s(asked)
