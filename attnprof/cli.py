@@ -418,8 +418,14 @@ def audit(
 
 @app.command()
 def validate(
-    kind: Annotated[str, typer.Argument(help="parameters, serving-cases.")],
-    file: Annotated[Path, typer.Argument(help="JSON Lines with what others measured.")],
+    kind: Annotated[str, typer.Argument(help="parameters, serving-cases, kernels.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="JSON Lines with what others measured; of kernels CSV tables, or folders of them.",
+        ),
+    ],
     summary: Annotated[
         bool, typer.Option("--summary", help="The last table alone: errors by stratum.")
     ] = False,
@@ -430,7 +436,7 @@ def validate(
 
     from attnprof.planning import answer_validation
 
-    answer = answer_validation(kind, file)
+    answer = answer_validation(kind, files)
     _give(replace(answer, tables=answer.tables[-1:]) if summary else answer, output_format)
 
 

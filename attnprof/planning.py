@@ -11,7 +11,7 @@ from attnprof.models.load import load_model
 from attnprof.render import Table
 from attnprof.units import parse_tokens
 
-VALIDATIONS = ("parameters", "serving-cases")
+VALIDATIONS = ("parameters", "serving-cases", "kernels")
 
 T = TypeVar("T")
 
@@ -178,16 +178,26 @@ def answer_audit(
     return Answer([audit_table(audit)], audit.to_json()), words
 
 
-def answer_validation(kind: str, path: Path) -> Answer:
-    """Our predictions held against a file of truth.
+def answer_validation(kind: str, paths: Sequence[Path]) -> Answer:
+    """Our predictions held against files of truth.
 
     Raises:
-        UsageError: No such kind, or the file is not of its format.
+        UsageError: No such kind, a file that is not of its format, or several where one goes.
     """
     from attnprof.errors import nearest
 
     if kind not in VALIDATIONS:
         raise UsageError(f"nothing to validate as {kind!r}", nearest(kind, VALIDATIONS))
+    if kind == "kernels":
+        from attnprof.validate_kernels import validate_kernels
+
+        kernels = validate_kernels(paths)
+        return Answer(kernels.tables(), kernels.to_json())
+    if len(paths) > 1:
+        raise UsageError(
+            f"validate {kind} takes one file, not {len(paths)}", "give them one by one"
+        )
+    path = paths[0]
     if kind == "parameters":
         from attnprof.validate_parameters import to_json, validate_parameters
 

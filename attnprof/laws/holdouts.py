@@ -1,15 +1,15 @@
 """Rows of one kernel -> how far a law and its rivals miss rows that they were not fitted to."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnprof.laws import baselines
 from attnprof.laws.base import Floats
-from attnprof.laws.fitting import FIT_POINTS, Z80, Z90, coordinates, fit, spread
-from attnprof.laws.groups import Group, Mask
+from attnprof.laws.fitting import FIT_POINTS, Z80, Z90, Fitted, coordinates, fit, spread
+from attnprof.laws.groups import Group, Mask, gpu_of
 from attnprof.laws.residual import LocalResidual
 
 FORM, WITH_RESIDUAL = "law", "law + residual"
@@ -22,6 +22,14 @@ LEAST_TEST = 3
 IN_SAMPLE_POINTS = 1000
 USUAL_SIZE = 512  # of n and k: smaller products are those of no model
 FEW = (12, 24)
+SAME_FAMILY, OTHER_FAMILY = "same family, not measured", "other family, not measured"
+_FAMILIES = (
+    ("a100", "Ampere"), ("a30", "Ampere"), ("a10", "Ampere, graphics"), ("a40", "Ampere, graphics"),
+    ("rtx-30", "Ampere, graphics"), ("rtx-a", "Ampere, graphics"), ("gh200", "Hopper"),
+    ("h1", "Hopper"), ("h2", "Hopper"), ("h8", "Hopper"), ("l4", "Ada"), ("rtx-40", "Ada"),
+    ("rtx-6000-ada", "Ada"), ("b2", "Blackwell"), ("b3", "Blackwell"), ("gb2", "Blackwell"),
+    ("gb3", "Blackwell"), ("rtx-50", "Blackwell, graphics"), ("rtx-pro", "Blackwell, graphics"),
+)  # fmt: skip
 _LENGTH = {"prefill": "q_len", "decode": "kv_len", "gemm": "m", "all-reduce": "bytes"}
 _FAR_OF = {"all-reduce": 16.0}
 _FEW_OF = {"all-reduce": (6, 12)}
@@ -56,8 +64,8 @@ def judge(group: Group, seed: int = 0) -> list[Outcome]:
         seen = ~held
         if held.sum() >= LEAST_TEST and seen.sum() >= least_rows(group) // 2:
             found += _judged(group, places, name, np.flatnonzero(seen), held, all_methods=True)
-    for num in _FEW_OF.get(group.law.name, FEW):
-        few = spread(places, num)
+    for num in (0, *_FEW_OF.get(group.law.name, FEW)):
+        few = spread(places, num) if num else np.zeros(0, dtype=np.int64)
         found += _judged(group, places, f"{num} points", few, everything, all_methods=False)
     rng = np.random.default_rng(seed)
     some = rng.permutation(len(places))[:IN_SAMPLE_POINTS]
@@ -65,6 +73,52 @@ def judge(group: Group, seed: int = 0) -> list[Outcome]:
     if group.law.name == "gemm":
         found += _of_usual_size(group, places)
     return found
+
+
+def judge_transfers(groups: Sequence[Group]) -> list[tuple[Group, Outcome]]:
+    """Every group by the law of the same kernel on another GPU, of its family where there is one.
+
+    The coefficients are the other's, the hardware facts its own: nothing of it was measured.
+    """
+    by_kernel: dict[tuple[str, ...], list[Group]] = {}
+    for group in groups:
+        if len(group.latency_s) >= least_rows(group):
+            by_kernel.setdefault(_kernel_of(group), []).append(group)
+    found = []
+    for alike in by_kernel.values():
+        fits = [(one, _spread_fit(one)) for one in alike]
+        for group in alike:
+            for is_family in (True, False):
+                made = [
+                    _missed(group, replace(fitted, hardware=group.hardware))
+                    for one, fitted in fits
+                    if one.key["gpu"] != group.key["gpu"]
+                    and (_family(one) == _family(group)) == is_family
+                ]
+                if made:
+                    name = SAME_FAMILY if is_family else OTHER_FAMILY
+                    middle = sorted(made)[len(made) // 2]
+                    outcome = Outcome(name, FORM, FIT_POINTS, len(group.latency_s), *middle)
+                    found.append((group, outcome))
+    return found
+
+
+def _kernel_of(group: Group) -> tuple[str, ...]:
+    return tuple(v for name, v in group.key.items() if name not in ("gpu", "engine_version"))
+
+
+def _spread_fit(group: Group) -> Fitted:
+    rows = spread(coordinates(group.law, group.shapes), FIT_POINTS)
+    return fit(group.law, *group.rows(rows), group.hardware)
+
+
+def _missed(group: Group, fitted: Fitted) -> tuple[float, float]:
+    return _errors(fitted.latency_s(group.shapes), group.latency_s)
+
+
+def _family(group: Group) -> str:
+    name = gpu_of(group.key["gpu"]).name
+    return next((family for start, family in _FAMILIES if name.startswith(start)), name)
 
 
 def _of_usual_size(group: Group, places: Floats) -> list[Outcome]:
