@@ -38,14 +38,16 @@ def attention_columns(shapes: Columns, phase: str) -> dict[str, Floats]:
         prefill: F = 4·b·h·d·pairs, B = b·n·d·(4h + 4k + 2·k·s)
         decode:  F = 4·b·h·d·m,     B = 2·b·k·m·d·s + b·d·(4h + 4k)
 
-    s bytes an element of the cache; queries, outputs and new keys and values are of 2 bytes; m is
-    the keys that the window leaves. The write of the cache is inside the call.
+    s bytes an element of the cache; queries, outputs and new keys and values are of ``q_size``
+    bytes, 2 where it is not given; m is the keys that the window leaves. The write of the cache is
+    inside the call.
     """
     given = {name: np.asarray(column, dtype=float) for name, column in shapes.items()}
     if "flops" in given and "bytes" in given:
         return given
     batch, heads, kv_heads = given["batch"], given["q_heads"], given["kv_heads"]
     dim, size = given["head_dim"], given["kv_size"]
+    ends = 2 * given.get("q_size", np.full_like(dim, 2.0))  # in and out
     window = given["window"]
     if phase == "prefill":
         queries = given["q_len"]
@@ -55,12 +57,12 @@ def attention_columns(shapes: Columns, phase: str) -> dict[str, Floats]:
         pairs = ramp * (ramp + 1) / 2 + ramp * past + (queries - ramp) * reach
         read = np.minimum(past, reach)
         flops = 4 * batch * heads * dim * pairs
-        moved = batch * queries * dim * (4 * heads + 4 * kv_heads + 2 * kv_heads * size)
+        moved = batch * queries * dim * (ends * (heads + kv_heads) + 2 * kv_heads * size)
         moved = moved + 2 * batch * kv_heads * read * dim * size
     else:
         keys = seen_keys(given)
         flops = 4 * batch * heads * dim * keys
-        moved = 2 * batch * kv_heads * keys * dim * size + batch * dim * 4 * (heads + kv_heads)
+        moved = 2 * batch * kv_heads * keys * dim * size + batch * dim * ends * (heads + kv_heads)
     return {**given, "flops": flops, "bytes": moved}
 
 
@@ -201,8 +203,8 @@ ALL_REDUCE = Law(
         Coefficient("link", "traffic over the link, over its time at peak", False, 1.5, 0.3),
     ),
     terms=_all_reduce_terms,
-    overlapping=(),
-    overlap=1.0,
+    overlapping=((0,), (1,), (2,)),
+    overlap=2.0,
     axes=("bytes",),
 )
 LAWS: Mapping[str, Law] = {law.name: law for law in (PREFILL, DECODE, GEMM, ALL_REDUCE)}
