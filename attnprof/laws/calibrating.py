@@ -20,14 +20,17 @@ _KEY = (
 )  # fmt: skip
 
 
-def calibrate(group: Group, outcomes: Sequence[Outcome] | None = None) -> CalibratedLaw:
+def calibrate(
+    group: Group, outcomes: Sequence[Outcome] | None = None, num_points: int = FIT_POINTS
+) -> CalibratedLaw:
     """The law of a group with everything that its file keeps.
 
     Args:
         outcomes: Of its hold-outs; made here when left out and the rows are enough.
+        num_points: To fit, spread over all; the others correct the law where they are.
     """
     places = coordinates(group.law, group.shapes)
-    rows = spread(places, FIT_POINTS)
+    rows = spread(places, num_points)
     shapes, latency_s = group.rows(rows)
     fitted = with_intervals(fit(group.law, shapes, latency_s, group.hardware), shapes, latency_s)
     residuals = np.log(group.latency_s / fitted.latency_s(group.shapes))

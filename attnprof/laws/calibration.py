@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,8 +186,11 @@ def _law_of(where: str, content: Any, device: dict[str, Any]) -> CalibratedLaw:
         raise UsageError(f"{where} is no mapping", "write its coefficients under it")
     fields = Fields(content, where)
     law = LAWS[fields.one_of("law", tuple(LAWS))]
+    overlap = fields.number("overlap", low=1.0, high=16.0, needed=False)
+    if overlap is not None:
+        law = replace(law, overlap=overlap)
     facts = Fields({**device, "flops_per_s": fields.number("flops_per_s", low=1e6)}, where)
-    coefficients = _rows_of(where, fields.table("coefficients"), law.names, 4)
+    coefficients = _rows_of(where, _lines_of(where, fields, "coefficients"), law.names, 4)
     for name, (value, low, high, share) in zip(law.names, coefficients, strict=True):
         if not 0 < low <= value <= high or not 0 <= share <= 1.001:
             raise UsageError(
@@ -216,13 +219,15 @@ def _law_of(where: str, content: Any, device: dict[str, Any]) -> CalibratedLaw:
     domain = {
         axis: (float(row[0]), float(row[1]))
         for axis, row in zip(
-            law.axes, _rows_of(where, fields.table("domain"), law.axes, 2), strict=True
+            law.axes,
+            _rows_of(where, _lines_of(where, fields, "domain"), law.axes, 2),
+            strict=True,
         )
     }
     for axis, (low, high) in domain.items():
         if not 0 < low <= high:
             raise UsageError(f"{where}: domain of {axis} is {low:g} to {high:g}", "write low high")
-    errors = fields.table("errors")
+    errors = _lines_of(where, fields, "errors")
     error_rows = _rows_of(where, errors, tuple(errors), 2)
     kept = CalibratedLaw(
         where={str(key): str(value) for key, value in fields.table("where").items()},
@@ -245,7 +250,20 @@ def _needed(fields: Fields, key: str) -> float:
     return value
 
 
-def _rows_of(where: str, table: dict[str, Any], names: Sequence[str], num: int) -> Floats:
+def _lines_of(where: str, fields: Fields, key: str) -> dict[str, str]:
+    """What stands after the first word of each line of a text; a text is read faster than keys."""
+    found: dict[str, str] = {}
+    for line in fields.text(key, default="none").splitlines():
+        name, _, rest = line.strip().partition(" ")
+        if line.strip() == "none":
+            continue
+        if name in found:
+            raise UsageError(f"{where}: {key} has {name!r} twice", "keep one of them")
+        found[name] = rest
+    return found
+
+
+def _rows_of(where: str, table: dict[str, str], names: Sequence[str], num: int) -> Floats:
     """The numbers under each name, all finite; no name more and none less."""
     for name in table:
         if name not in names:
@@ -342,12 +360,17 @@ def _law_lines(key: str, law: CalibratedLaw) -> list[str]:
     lines = [
         f"  {_quoted(key)}:",
         f"    law: {fitted.law.name}",
+        *(
+            [f"    overlap: {_plain(fitted.law.overlap)}"]
+            if fitted.law.overlap != LAWS[fitted.law.name].overlap
+            else []
+        ),
         f"    where: {{{where}}}",
         f"    flops_per_s: {_plain(fitted.hardware.flops_per_s)}",
         f"    num_points: {fitted.num_points}",
-        "    coefficients:",
+        "    coefficients: |",
         *(
-            f"      {name}: {value:.4g} {least:.3g} {most:.3g} {share:.2f}"
+            f"      {name} {value:.4g} {least:.4g} {most:.4g} {share:.2f}"
             for name, value, least, most, share in (
                 (n, v, min(lo, v) * (1 - 1e-3), max(hi, v) * (1 + 1e-3), s)
                 for n, v, lo, hi, s in rows
@@ -355,10 +378,10 @@ def _law_lines(key: str, law: CalibratedLaw) -> list[str]:
         ),
         f"    residual_sd: {_plain(fitted.residual_sd)}",
         f"    near_sd: {_plain(law.near_sd)}",
-        "    errors:",
-        *(f"      {name}: {one:.4f} {two:.4f}" for name, (one, two) in law.errors.items()),
-        "    domain:",
-        *(f"      {axis}: {least:.6g} {most:.6g}" for axis, (least, most) in law.domain.items()),
+        "    errors: |" if law.errors else "    errors: none",
+        *(f"      {name} {one:.4f} {two:.4f}" for name, (one, two) in law.errors.items()),
+        "    domain: |",
+        *(f"      {axis} {least:.6g} {most:.6g}" for axis, (least, most) in law.domain.items()),
         f"    covariance: '{' '.join(f'{value:.3g}' for value in triangle)}'",
     ]
     if len(cells):

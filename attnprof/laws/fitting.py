@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from attnprof.laws.base import Columns, Floats, Hardware, Law, latency, log_jacobian
 
-UNIT_SD = 0.08  # of a log latency: what a form of six terms misses by
-HUBER_DELTA = 1.5  # of UNIT_SD: beyond it a residual counts by its size, not its square
+LEAST_SCATTER = 0.01  # two launches of the same code differ by more
+HUBER_DELTA = 1.5  # of the scatter: beyond it a residual counts by its size, not its square
 SEEN_SHARE = 0.20  # a coefficient with less of every measured latency was not measured
 FIT_POINTS = 96  # many points of one regime drown the others: few are spread over all
 BOOTSTRAPS = 200
+OVERLAPS = (1.0, 2.0)  # add up, or in quadrature
 Z80, Z90 = 1.2816, 2.13  # the second is wider than a normal's: the tails are
 _WIDENED = Z90 / 1.645  # a normal's width is too narrow by so much for coefficients too
 _MAX_STEPS = 60
@@ -30,8 +31,9 @@ class Fitted:
 
     Args:
         covariance: Of the log coefficients.
-        residual_sd: Of log measured over fitted, robust, at least :data:`UNIT_SD`.
+        residual_sd: Of log measured over fitted, robust, at least the law's scatter.
         largest_shares: The largest share of a measured latency that each coefficient had.
+        cost: What was made least: loss of the residuals and of the priors.
         low: End of each coefficient's 95 % interval; None before it was asked for.
     """
 
@@ -42,6 +44,7 @@ class Fitted:
     residual_sd: float
     largest_shares: Floats
     num_points: int
+    cost: float = 0.0
     low: Floats | None = None
     high: Floats | None = None
 
@@ -65,14 +68,14 @@ def fit(law: Law, shapes: Columns, latencies_s: Floats, hardware: Hardware) -> F
     """The most probable coefficients for some measured latencies; none at all gives the priors."""
     terms = law.terms(shapes, hardware)
     log_s = np.log(latencies_s)
-    logs = _best_of_starts(law, terms, log_s)
+    logs, cost = _best_of_starts(law, terms, log_s)
     coefficients = np.exp(logs)
     residuals = log_s - np.log(latency(law, terms, coefficients))
     slopes = log_jacobian(law, terms, coefficients)
     precision = _normal(
         law,
-        slopes[None] / UNIT_SD,
-        _huber_weights(residuals[None] / UNIT_SD),
+        slopes[None] / law.scatter,
+        _huber_weights(residuals[None] / law.scatter),
         ((logs - np.log(law.medians)) / law.log_sds)[None],
     )
     return Fitted(
@@ -80,10 +83,28 @@ def fit(law: Law, shapes: Columns, latencies_s: Floats, hardware: Hardware) -> F
         hardware=hardware,
         coefficients=coefficients,
         covariance=np.linalg.inv(precision[0]),
-        residual_sd=_robust_sd(residuals, len(coefficients)),
+        residual_sd=max(law.scatter, _robust_sd(residuals, len(coefficients))),
         largest_shares=slopes.max(axis=1, initial=0.0),
         num_points=len(log_s),
+        cost=cost,
     )
+
+
+def fit_overlap(law: Law, shapes: Columns, latencies_s: Floats, hardware: Hardware) -> Fitted:
+    """The more probable of two laws: arithmetic and traffic add up, or they overlap.
+
+    Each is fitted with the scatter that its own points show, down to :data:`LEAST_SCATTER`.
+    """
+    found = []
+    for overlap in OVERLAPS:
+        form = replace(law, overlap=overlap)
+        first = fit(form, shapes, latencies_s, hardware)
+        residuals = np.log(latencies_s / first.latency_s(shapes))
+        shown = _robust_sd(residuals, len(form.coefficients))
+        scatter = min(max(shown, LEAST_SCATTER), form.scatter)
+        second = fit(replace(form, scatter=scatter), shapes, latencies_s, hardware)
+        found.append((second.cost + 2 * len(latencies_s) * np.log(scatter), second))
+    return min(found, key=lambda pair: pair[0])[1]
 
 
 def with_intervals(fitted: Fitted, shapes: Columns, latencies_s: Floats, seed: int = 0) -> Fitted:
@@ -112,16 +133,20 @@ def with_intervals(fitted: Fitted, shapes: Columns, latencies_s: Floats, seed: i
     )
 
 
-def _best_of_starts(law: Law, terms: Floats, log_s: Floats) -> Floats:
-    """The most probable log coefficients that are reached from the priors, and from overheads
-    that are larger or smaller: kernels exist that are ten times off what is usual."""
+def _best_of_starts(law: Law, terms: Floats, log_s: Floats) -> tuple[Floats, float]:
+    """The most probable log coefficients, and their cost.
+
+    They are looked for from the priors, and from larger and from smaller overheads: kernels exist
+    that are ten times off what is usual.
+    """
     centre = np.log(law.medians)
     is_overhead = np.array([one.is_time for one in law.coefficients])
     starts = centre + np.log(np.array(_STARTS))[:, None] * is_overhead
     centres = np.broadcast_to(centre, starts.shape)
     many = np.broadcast_to(log_s, (len(starts), len(log_s)))
     logs, cost = most_probable(law, terms, many, centres, starts)
-    return np.asarray(logs[int(cost.argmin())])
+    best = int(cost.argmin())
+    return logs[best], float(cost[best])
 
 
 def most_probable(
@@ -139,14 +164,14 @@ def most_probable(
     damping = np.full(len(x), 1e-2)
 
     def cost_of(logs: Floats) -> Floats:
-        r = (np.log(latency(law, terms, np.exp(logs))) - log_s) / UNIT_SD
+        r = (np.log(latency(law, terms, np.exp(logs))) - log_s) / law.scatter
         return np.asarray(_loss(r).sum(axis=1) + _loss((logs - centres) / sds).sum(axis=1))
 
     cost = cost_of(x)
     for _ in range(_MAX_STEPS):
         coefficients = np.exp(x)
-        r = (np.log(latency(law, terms, coefficients)) - log_s) / UNIT_SD
-        slopes = log_jacobian(law, terms, coefficients) / UNIT_SD
+        r = (np.log(latency(law, terms, coefficients)) - log_s) / law.scatter
+        slopes = log_jacobian(law, terms, coefficients) / law.scatter
         bent = _huber_weights(r)
         away = (x - centres) / sds
         normal = _normal(law, slopes, bent, away)
@@ -185,12 +210,12 @@ def _huber_weights(r: Floats) -> Floats:
 
 
 def _robust_sd(residuals: Floats, num_coefficients: int) -> float:
-    """From the median of the sizes, at least :data:`UNIT_SD`."""
+    """From the median of the sizes; 0 where there is none."""
     if len(residuals) == 0:
-        return UNIT_SD
+        return 0.0
     free = max(1, len(residuals) - num_coefficients)
     inflated = np.sqrt(len(residuals) / free) if len(residuals) > num_coefficients else 1.0
-    return float(max(UNIT_SD, 1.4826 * np.median(np.abs(residuals)) * inflated))
+    return float(1.4826 * np.median(np.abs(residuals)) * inflated)
 
 
 def coordinates(law: Law, shapes: Columns) -> Floats:

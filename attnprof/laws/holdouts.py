@@ -22,6 +22,7 @@ LEAST_TEST = 3
 IN_SAMPLE_POINTS = 1000
 USUAL_SIZE = 512  # of n and k: smaller products are those of no model
 FEW = (12, 24)
+NUM_FOLDS = 5
 SAME_FAMILY, OTHER_FAMILY = "same family, not measured", "other family, not measured"
 _FAMILIES = (
     ("a100", "Ampere"), ("a30", "Ampere"), ("a10", "Ampere, graphics"), ("a40", "Ampere, graphics"),
@@ -73,6 +74,61 @@ def judge(group: Group, seed: int = 0) -> list[Outcome]:
     if group.law.name == "gemm":
         found += _of_usual_size(group, places)
     return found
+
+
+def judge_few(group: Group) -> list[Outcome]:
+    """The same for a sweep of few rows: each is foretold once from the four fifths without it, and
+    the far corner, the longest lengths and the largest batches, from all others."""
+    places = coordinates(group.law, group.shapes)
+    rows = np.arange(len(places))
+    fold = np.random.default_rng(0).permutation(rows) % NUM_FOLDS
+    folds = [_predicted(group, places, np.flatnonzero(fold != i), fold == i)
+             for i in range(min(NUM_FOLDS, len(rows)))]  # fmt: skip
+    order = np.concatenate([np.flatnonzero(fold == i) for i in range(len(folds))])
+    truth_s = group.latency_s[order]
+    found = []
+    for method in folds[0]:
+        predicted = np.concatenate([made[method][0] for made in folds])
+        band = np.concatenate([made[method][1] for made in folds])
+        found.append(
+            _outcome("random", method, len(rows) - len(rows) // NUM_FOLDS, predicted, band, truth_s)
+        )
+    length, batch = group.shapes[_LENGTH[group.law.name]], group.shapes["batch"]
+    corner = (length > length.max() / FAR) | ((batch > batch.max() / FAR) & (batch.max() > 1))
+    if corner.sum() >= LEAST_TEST and (~corner).sum() >= len(group.law.coefficients) - 2:
+        made = _predicted(group, places, np.flatnonzero(~corner), corner)
+        found += [
+            _outcome("far", method, int((~corner).sum()), *values, group.latency_s[corner])
+            for method, values in made.items()
+        ]
+    return found
+
+
+def _predicted(
+    group: Group, places: Floats, seen: NDArray[np.int64], held: Mask
+) -> dict[str, tuple[Floats, Floats]]:
+    """Latencies by method, and the standard deviation of their logarithm."""
+    fitted = fit(group.law, *group.rows(seen), group.hardware)
+    asked, _ = group.rows(held)
+    band = fitted.log_sd(asked)
+    made = {FORM: fitted.latency_s(asked), **_rivals(group, places, seen, held, seen)}
+    return {method: (predicted, band) for method, predicted in made.items()}
+
+
+def _outcome(
+    holdout: str, method: str, num: int, predicted: Floats, band: Floats, truth_s: Floats
+) -> Outcome:
+    misses = np.abs(np.log(truth_s / predicted))
+    is_form = method == FORM
+    return Outcome(
+        holdout,
+        method,
+        num,
+        len(truth_s),
+        *_errors(predicted, truth_s),
+        in_80=float((misses <= Z80 * band).mean()) if is_form else None,
+        in_90=float((misses <= Z90 * band).mean()) if is_form else None,
+    )
 
 
 def judge_transfers(groups: Sequence[Group]) -> list[tuple[Group, Outcome]]:
@@ -170,16 +226,14 @@ def _judged(
         made[WITH_RESIDUAL] = form_s * np.exp(known.at(places[held]))
         made |= _rivals(group, places, seen, held, fitted_rows)
     band = fitted.log_sd(asked)
-    misses = np.abs(np.log(truth_s / form_s))
     return [
-        Outcome(
+        _outcome(
             holdout,
             method,
-            len(fitted_rows) if method != baselines.NEIGHBOURING else len(seen),
-            int(held.sum()),
-            *_errors(predicted, truth_s),
-            in_80=float((misses <= Z80 * band).mean()) if method == FORM else None,
-            in_90=float((misses <= Z90 * band).mean()) if method == FORM else None,
+            len(seen) if method == baselines.NEIGHBOURING else len(fitted_rows),
+            predicted,
+            band,
+            truth_s,
         )
         for method, predicted in made.items()
     ]
