@@ -261,7 +261,8 @@ def show_command(
     kind: Annotated[
         str,
         typer.Argument(
-            help="models, gpus, engines, backends, sweeps, axes, variants, positions, caches."
+            help="models, gpus, engines, backends, sweeps, axes, variants, positions, caches, "
+            "calibrations."
         ),
     ],
     name: Annotated[
@@ -414,6 +415,30 @@ def audit(
     _give(answer, output_format)
     if words:
         say(words)
+
+
+@app.command()
+def fit(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Directories of sweeps on one device.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The calibration to write; RUN/calibration.yaml."),
+    ] = None,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Fit laws of latency to measured records, hold some out, and write a calibration.
+
+    Exit code 1 where a law does not hold on what was held out.
+    """
+    from attnprof.planning import answer_fit
+
+    answer, words = answer_fit(runs, output)
+    _give(answer, output_format)
+    say(words)
+    if not answer.is_yes:
+        raise typer.Exit(EXIT_NO)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The command line of ``estimate``, ``audit`` and ``validate`` -> a document and its tables."""
+"""The command line of what plans, fits and validates -> a document and its tables."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -176,6 +176,35 @@ def answer_audit(
         path = write_profile(audit, write, user_profile_dir())
         words = f"wrote {path}; use it with --engine {write}"
     return Answer([audit_table(audit)], audit.to_json()), words
+
+
+def answer_fit(runs: Sequence[Path], output: Path | None) -> tuple[Answer, str]:
+    """The laws of some runs and their calibration file; the words say where it lies.
+
+    Raises:
+        UsageError: No run, two devices, or too few points for any law.
+    """
+    from attnprof.fit_laws import fit_runs
+    from attnprof.law_tables import fit_tables
+    from attnprof.laws.calibration import calibration_text
+
+    found = fit_runs(runs)
+    path = output or runs[0] / "calibration.yaml"
+    try:
+        path.write_text(calibration_text(found.calibration), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}", "give --output another file"
+        ) from None
+    tables = fit_tables(found)
+    document = {
+        "format": 1,
+        "calibration": str(path),
+        **{table.name: [dict(row) for row in table.rows] for table in tables},
+        "notes": list(found.notes),
+    }
+    holds = all(one.holds for one in found.groups)
+    return Answer(tables, document, is_yes=holds), f"wrote {path}"
 
 
 def answer_validation(kind: str, paths: Sequence[Path]) -> Answer:
