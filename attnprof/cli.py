@@ -465,6 +465,51 @@ def validate(
     _give(replace(answer, tables=answer.tables[-1:]) if summary else answer, output_format)
 
 
+@app.command("import")
+def import_command(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="SOURCE…", help="Files, or folders of them, in any mixture."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The run directory to write.")
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="aiconfigurator, vidur, llama-bench, tables or attnprof-csv; by content if "
+            "left out.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="What it ran on, if a source does not say.")
+    ] = None,
+    licence: Annotated[str | None, typer.Option(help="Of the numbers, if not known.")] = None,
+    source_version: Annotated[
+        str | None, typer.Option(help="Commit or release of the source, if not found.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Leave out a column that is not understood."),
+    ] = None,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Take in what others measured, as a run that report and fit read.
+
+    Reads AIConfigurator's Parquet, Vidur's CSV, llama-bench's JSON and Markdown, tidied tables of
+    kernels, and results.csv.
+    """
+    from attnprof.importing import import_sources
+    from attnprof.imports.parts import Asked
+    from attnprof.planning import Answer
+
+    asked = Asked(device, licence, source_version, tuple(ignore or ()))
+    found = import_sources(sources, output, form, asked, ["attnprof", *sys.argv[1:]])
+    _give(Answer(found.tables, found.document), output_format)
+    say(f"{found.num_records:,} records in {found.run_dir}")
+
+
 def _give(answer: "Answer", output_format: OutputFormat) -> None:
     """Tables for people; for programs the document, which holds more."""
     from attnprof.render import document_text, show
