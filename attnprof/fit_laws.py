@@ -78,6 +78,10 @@ def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
             a time that is none.
     """
     runs = [read_run(path) for path in paths]
+    if any(record.get("kind") for run in runs for record in run.records):
+        from attnprof.imports.fitting import fit_foreign
+
+        return fit_foreign(runs, name)
     device = _one_device(runs)
     groups = _groups(runs)
     if not groups:
@@ -294,7 +298,7 @@ def _fitted(key: str, group: Group) -> FittedGroup:
     missed_sd = (held.median / 0.6745 + held.p90 / 1.645) / 2
     fitted = replace(calibrated.fitted, residual_sd=max(missed_sd, LEAST_SCATTER))
     calibrated = replace(calibrated, fitted=fitted)
-    words = [_verdict(held, holds), *_binding(group, calibrated)]
+    words = [verdict(held, holds), *_binding(group, calibrated)]
     unseen = [
         name for name, seen in zip(law.names, calibrated.fitted.is_seen, strict=True) if not seen
     ]
@@ -311,7 +315,8 @@ def _some(group: Group) -> tuple[dict[str, Floats], Floats]:
     return group.rows(rows)
 
 
-def _verdict(held: Outcome, holds: bool) -> str:
+def verdict(held: Outcome, holds: bool) -> str:
+    """Whether a law holds, by what it missed of the rows that were held out."""
     verb = "holds" if holds else "DOES NOT HOLD"
     return (
         f"the law {verb}: of what was held out it misses half by under {held.median:.1%}, "

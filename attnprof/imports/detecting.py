@@ -90,7 +90,10 @@ def _known_words() -> str:
 
 
 def _file(path: Path, form: str | None, asked: Asked) -> Part:
-    found = form or form_of(path)
+    is_in = form_of(path)
+    if form is not None and is_in not in (None, form):
+        raise UsageError(f"{path} is in the format of {is_in}", f"write --from {is_in}, or nothing")
+    found = form or is_in
     if found is None:
         read_text(path)  # says what is wrong with it where it cannot be read at all
         raise UsageError(f"{path} is in no format that is known", _known_words())

@@ -8,6 +8,7 @@ from attnprof.imports.foreign_records import FOREIGN_KEYS, is_foreign
 from attnprof.render import Column, Table, csv_text, markdown_escaped, markdown_text
 from attnprof.result_keys import RESULT_KEYS
 
+MOST_NAMED = 3
 EXPORTED_KEYS = tuple(dict.fromkeys((*RESULT_KEYS, *FOREIGN_KEYS)))
 NOT_SHOWN = (
     "These times were measured by others: there are no samples beside them unless the source kept "
@@ -105,7 +106,7 @@ def files_table(sources: Sequence[Mapping[str, Any]]) -> Table:
             )
             or None,
         }
-        for one in sources
+        for one in _gathered(sources)
     ]
     return Table(
         name="files",
@@ -122,6 +123,22 @@ def files_table(sources: Sequence[Mapping[str, Any]]) -> Table:
         ),
         rows=tuple(rows),
     )
+
+
+def _gathered(sources: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """The files that were read, then those left out: many for one reason in one line."""
+    by_reason: dict[str, list[Mapping[str, Any]]] = {}
+    for one in sources:
+        if one.get("reason"):
+            by_reason.setdefault(one["reason"], []).append(one)
+        else:
+            yield one
+    for alike in by_reason.values():
+        if len(alike) <= MOST_NAMED:
+            yield from alike
+        else:
+            yield {**alike[0], "file": f"{len(alike):,} files, such as {alike[0]['file']}",
+                   "source": None}  # fmt: skip
 
 
 def foreign_tables(header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> list[Table]:

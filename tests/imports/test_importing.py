@@ -503,6 +503,24 @@ def test_damaged_files_are_refused_and_leave_nothing(tmp_path: Path, content: by
     assert not (tmp_path / "run").exists()
 
 
+def test_a_format_that_the_user_names_has_to_be_that_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="in the format of tables"):
+        imported(SAMPLES / "gemm.csv", to=tmp_path / "run", form="vidur")
+    with pytest.raises(UsageError, match="no format") as caught:
+        imported(SAMPLES / "gemm.csv", to=tmp_path / "run", form="table")
+    assert caught.value.fix == "did you mean 'tables'?"
+
+
+def test_many_files_left_out_for_one_reason_are_one_line(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / "tree").mkdir(exist_ok=True)
+        (tmp_path / "tree" / f"notes{number}.md").write_text("# words")
+    (tmp_path / "tree" / "gemm.csv").write_bytes((SAMPLES / "gemm.csv").read_bytes())
+    read, left_out = imported(tmp_path / "tree", to=tmp_path / "run").document["files"]
+    assert read["num_records"] == 6
+    assert left_out["file"].startswith("5 files, such as ")
+
+
 def test_a_run_is_no_source_and_is_not_overwritten(tmp_path: Path) -> None:
     imported(SAMPLES / "decode.csv", to=tmp_path / "run")
     with pytest.raises(UsageError, match="is a run already"):
