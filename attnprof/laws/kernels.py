@@ -112,7 +112,7 @@ def _decode_terms(shapes: Columns, hardware: Hardware) -> Floats:
 
 
 def _gemm_terms(shapes: Columns, hardware: Hardware) -> Floats:
-    """Launch, one tile's path, tiles, arithmetic, DRAM, cache; then what quantises the rows that
+    """Kernels, one tile's path, tiles, arithmetic, DRAM, cache; then what quantises the rows that
     come in where they are narrower than two bytes: its traffic, and its own work for each row."""
     rows, columns, depth = (np.asarray(shapes[name], dtype=float) for name in ("m", "n", "k"))
     size = shapes["size"]
@@ -124,7 +124,7 @@ def _gemm_terms(shapes: Columns, hardware: Hardware) -> Floats:
     whole_columns = np.ceil(columns / least_columns) * least_columns
     return np.stack(
         [
-            np.ones_like(rows),
+            np.where(size < 2, 2.0, 1.0),
             2 * least_rows * least_columns * depth * units / peak,
             np.ceil(rows / TILE_ROWS) * np.ceil(columns / TILE_ROWS) / units,
             2 * whole_rows * whole_columns * depth / peak,
@@ -181,7 +181,7 @@ DECODE = Law(
 GEMM = Law(
     name="gemm",
     coefficients=(
-        Coefficient("launch", "fixed time of a call", True, 4.5e-6, 0.5),
+        Coefficient("launch", "fixed time of each kernel", True, 3e-6, 0.35),
         Coefficient("path", "one tile that no number of units shortens", False, 0.3, 0.8),
         Coefficient("tile", "each tile of the result, a unit", True, 0.8e-6, 1.0),
         Coefficient("compute", "arithmetic, over its time at peak", False, 1.2, 0.15),
