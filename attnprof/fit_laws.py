@@ -33,8 +33,8 @@ _WIDE: Mapping[str, Mapping[str, tuple[float, float]]] = {
         "tile": (5e-6, 2.0), "path": (0.3, 1.5),
     },
     "decode": {
-        "launch": (20e-6, 1.5), "depth": (0.7e-6, 1.5), "compute": (3.0, 1.2),
-        "sequence": (3e-6, 1.5), "dram": (1.3, 0.7), "cache": (0.6, 1.2), "stream": (0.5e-6, 2.0),
+        "launch": (20e-6, 1.5), "depth": (0.7e-6, 1.5), "compute": (3.0, 1.0),
+        "sequence": (3e-6, 1.5), "dram": (1.3, 0.5), "cache": (0.6, 1.2), "stream": (0.5e-6, 2.0),
     },
 }  # fmt: skip
 _BINDS = {
@@ -303,7 +303,7 @@ def _fitted(key: str, group: Group) -> FittedGroup:
         name for name, seen in zip(law.names, calibrated.fitted.is_seen, strict=True) if not seen
     ]
     if unseen:
-        words.append(f"no point shows {', '.join(unseen)}: what is given is what was expected")
+        words.append(f"the points do not pin down {', '.join(unseen)}")
     missing = missing_points(group)
     if missing:
         words.append(f"not measured: {', '.join(missing)}")

@@ -135,11 +135,14 @@ def coefficients_table(laws: "Mapping[str, CalibratedLaw]") -> Table:
             Column("shown_low", "Low", align="right"),
             Column("shown_high", "High", align="right"),
             Column("share", "Largest share", units.percent, "right"),
-            Column("seen", "Measured", lambda seen: "yes" if seen else "expected"),
+            Column("seen", "Pinned down", lambda seen: "yes" if seen else "no"),
             Column("meaning", "Is", priority=1, wraps=True),
         ),
         rows=tuple(rows),
-        notes=("A coefficient without 20 % of any latency was not measured: it is as expected.",),
+        notes=(
+            "Not pinned down: under 20 % of every latency, or an interval over four times wide; "
+            "its value leans on what was expected before anything was measured.",
+        ),
     )
 
 

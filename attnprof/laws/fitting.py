@@ -15,6 +15,7 @@ LEAST_SCATTER = 0.01  # two launches of the same code differ by more
 HUBER_DELTA = 1.5  # of the scatter: beyond it a residual counts by its size, not its square
 SEEN_SHARE = 0.20  # a coefficient with less of every measured latency was not measured
 FIT_POINTS = 96  # many points of one regime drown the others: few are spread over all
+PINNED_RATIO = 4.0  # of the ends of an interval; a wider one says little more than was known
 BOOTSTRAPS = 200
 OVERLAPS = (1.0, 2.0)  # add up, or in quadrature
 Z80, Z90 = 1.2816, 2.13  # the second is wider than a normal's: the tails are
@@ -61,8 +62,14 @@ class Fitted:
 
     @property
     def is_seen(self) -> tuple[bool, ...]:
-        """For each coefficient, whether the data say anything of it."""
-        return tuple(bool(share >= SEEN_SHARE) for share in self.largest_shares)
+        """For each coefficient, whether the points pin it down: it has a share, and its interval,
+        once asked for, is not wider than :data:`PINNED_RATIO`."""
+        is_narrow = (
+            np.ones_like(self.coefficients, dtype=bool)
+            if self.low is None or self.high is None
+            else self.high <= PINNED_RATIO * self.low
+        )
+        return tuple(bool(one) for one in (self.largest_shares >= SEEN_SHARE) & is_narrow)
 
 
 def fit(law: Law, shapes: Columns, latencies_s: Floats, hardware: Hardware) -> Fitted:
@@ -124,13 +131,18 @@ def with_intervals(fitted: Fitted, shapes: Columns, latencies_s: Floats, seed: i
     scale = np.sqrt(max(1.0, len(log_s) / free))
     noise = rng.choice(residuals * scale, size=(BOOTSTRAPS, len(log_s)))
     centres = rng.normal(np.log(law.medians), law.log_sds, (BOOTSTRAPS, len(law.coefficients)))
-    logs, _ = most_probable(law, terms, model + noise, centres, np.log(fitted.coefficients))
     middle = np.log(fitted.coefficients)
+    # Where two terms grow alike there are two ways to share the time: half of the replicates begin
+    # at their priors, not at the fit.
+    is_afresh = np.arange(BOOTSTRAPS)[:, None] % 2 == 1
+    start = np.where(is_afresh, centres, middle)
+    logs, _ = most_probable(law, terms, model + noise, centres, start)
+    across = 1.96 * np.sqrt(np.maximum(np.diag(fitted.covariance), 0.0))
     low, high = np.quantile(logs, (0.025, 0.975), axis=0)
     return replace(
         fitted,
-        low=np.exp(middle - _WIDENED * np.maximum(middle - low, 0.0)),
-        high=np.exp(middle + _WIDENED * np.maximum(high - middle, 0.0)),
+        low=np.exp(middle - _WIDENED * np.maximum(middle - low, across)),
+        high=np.exp(middle + _WIDENED * np.maximum(high - middle, across)),
     )
 
 
