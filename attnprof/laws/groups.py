@@ -26,6 +26,23 @@ _TORCH_NAMES = {
     "int8": "int8", "nvfp4": "float4_e2m1fn_x2", "mxfp4": "float4_e2m1fn_x2",
     "fp4": "float4_e2m1fn_x2",
 }  # fmt: skip
+# Tables of the public collection that do not hold what they say, found by looking at them: gpu,
+# engine, version, phase (or gemm), KV dtype where it is of one alone, and what is wrong.
+_BROKEN = (
+    ("b200_sxm", "sglang", "0.5.10", "prefill", "", "run with a window near zero"),
+    ("l40s", "sglang", "0.5.12", "prefill", "", "impossibly fast"),
+    ("l40s", "sglang", "0.5.12", "decode", "", "impossibly fast"),
+    ("l40s", "vllm", "0.14.0", "prefill", "fp8", "impossibly fast"),
+    ("rtx_pro_6000_server", "vllm", "0.19.0", "prefill", "fp8", "impossibly fast"),
+    ("h200_sxm", "vllm", "0.19.0", "prefill", "", "a third impossible, grouped heads 5 x off"),
+    ("b200_sxm", "trtllm", "1.3.0rc10", "decode", "", "keys read once for every query head"),
+    ("b300_sxm", "trtllm", "1.3.0rc10", "decode", "", "keys read once for every query head"),
+    ("gb200", "trtllm", "1.3.0rc10", "decode", "", "keys read once for every query head"),
+    ("gb300", "trtllm", "1.3.0rc10", "decode", "", "keys read once for every query head"),
+    ("l40s", "vllm", "0.22.0", "decode", "", "175 rows of a sweep that was cut off"),
+    ("gb300", "vllm", "0.14.0", "prefill", "", "690 rows of a sweep that was cut off"),
+    ("b200_sxm", "trtllm", "1.3.0rc15", "gemm", "", "a sweep that was cut off"),
+)
 _SUFFIXES = ("_sxm", "_server", "_pcie", "_nvl")
 
 
@@ -163,6 +180,10 @@ def _sharing(table: ForeignTable) -> NDArray[np.str_]:
 
 def _add(found: Sorted, table: ForeignTable, key: dict[str, str], rows: NDArray[np.int64]) -> None:
     gpu = gpu_of(key["gpu"])
+    broken = _known_broken(key)
+    if broken is not None:
+        found.leave_out(f"known to be broken: {broken}", len(rows))
+        return
     counts = {name: column[rows] for name, column in table.counts.items()}
     latency_s = table.latency_s[rows]
     keep = np.ones(len(rows), dtype=bool)
@@ -196,6 +217,15 @@ def _add(found: Sorted, table: ForeignTable, key: dict[str, str], rows: NDArray[
     if keep.any():
         kept = {name: column[keep] for name, column in shapes.items()}
         found.groups.append(Group(_tidy(key), law, hardware, kept, latency_s[keep]))
+
+
+def _known_broken(key: Mapping[str, str]) -> str | None:
+    """What is wrong with a table, None where nothing is known of it."""
+    who = (key["gpu"], key["engine"], key["engine_version"], key["phase"])
+    for *table, kv_dtype, why in _BROKEN:
+        if tuple(table) == who and kv_dtype in ("", key.get("kv_dtype")):
+            return f"{' '.join(who)}, {why}"
+    return None
 
 
 def _greatest_peak(gpu: Gpu, key: Mapping[str, str]) -> float:

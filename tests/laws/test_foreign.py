@@ -128,6 +128,17 @@ def test_rows_are_left_out_on_grounds_that_are_said(tmp_path: Path) -> None:
     assert sum(again.left_out.values()) == len(rows)
 
 
+def test_a_table_that_is_known_to_be_broken_is_left_out_with_what_is_wrong(tmp_path: Path) -> None:
+    rows = attention_rows("prefill", "h200_sxm")
+    for row in rows:
+        row[ATTENTION.index("engine_version")] = "0.19.0"
+    found = sort_tables([read_table(written(tmp_path / "a.csv", ATTENTION, rows))])
+    assert not found.groups
+    ((why, num),) = found.left_out.items()
+    assert num == len(rows)
+    assert why.startswith("known to be broken: h200_sxm vllm 0.19.0 prefill")
+
+
 def test_gpus_are_known_by_the_names_that_tables_give_them() -> None:
     assert gpu_of("rtx_pro_6000_server").name == "rtx-pro-6000-server"
     assert gpu_of("a100_sxm").name == "a100-sxm-80gb"
