@@ -469,7 +469,7 @@ def validate(
 def import_command(
     sources: Annotated[
         list[Path],
-        typer.Argument(metavar="SOURCE…", help="Files, or folders of them, in any mixture."),
+        typer.Argument(metavar="SOURCE...", help="Files, or folders of them, in any mixture."),
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The run directory to write.")

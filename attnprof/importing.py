@@ -11,6 +11,7 @@ from attnprof.imports.collecting import merged, write_run
 from attnprof.imports.detecting import read_sources
 from attnprof.imports.parts import Asked
 from attnprof.imports.summary import files_table, groups_table
+from attnprof.records import RUN_FILE
 from attnprof.render import Table
 
 FORMAT = 1
@@ -36,6 +37,8 @@ def import_sources(
         UsageError: A source is not understood, or the folder holds a run.
         CannotMeasureError: A reader's library is missing.
     """
+    if output is not None and (output / RUN_FILE).exists():
+        raise UsageError(f"{output} holds a run already", "write to another folder")
     parts = read_sources(sources, form, asked)
     records = merged(parts)
     run_dir = output or _new_dir(sources[0])

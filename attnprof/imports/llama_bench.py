@@ -11,13 +11,14 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from attnprof.errors import UsageError, nearest
 from attnprof.imports.foreign_records import Measured, dtype_words, model_record
 from attnprof.imports.parts import Asked, Origin, Part, found_gpu
 from attnprof.imports.text import csv_rows, read_text
+from attnprof.render import plain
 
 FORM = "llama-bench"
 _REPOSITORY = "ggml-org/llama.cpp"
@@ -138,7 +139,7 @@ def _number(entry: Mapping[str, Any], name: str, where: str, least: float = 0.0)
     value = entry.get(name)
     try:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not least <= number < 1e18:
         raise UsageError(f"{where}: {name} is {value!r}", f"write a number from {least:g}")
@@ -165,13 +166,13 @@ def _record(entry: Mapping[str, Any], where: str, part: Part, asked: Asked) -> d
     samples_s = [_number({"samples_ns": one}, "samples_ns", where, 1) * 1e-9 for one in samples]
     device, num_devices = _device(entry, where, asked)
     stddev = _number(entry, "stddev_ns", where) * 1e-9 if "stddev_ns" in entry else None
-    model = str(entry["model_type"]).strip() or PurePath(str(entry["model_filename"])).stem
+    model = plain(str(entry["model_type"])).strip() or "unnamed"
     kept = ("backends", "type_k", "type_v", *_SETTINGS)
     of = Measured(
         part.origin.words,
         device,
         "llama.cpp",
-        str(entry["build_commit"]) if entry.get("build_commit") else None,
+        plain(str(entry["build_commit"])) if entry.get("build_commit") else None,
         None,
         _weight_dtype(model),
         "median" if samples_s else "mean",
@@ -187,7 +188,7 @@ def _record(entry: Mapping[str, Any], where: str, part: Part, asked: Asked) -> d
         num_devices=num_devices,
         num_params=_known(entry, "model_n_params", where),
         weight_bytes=_known(entry, "model_size", where),
-        settings=", ".join(f"{name}={entry[name]}" for name in kept if name in entry),
+        settings=plain(", ".join(f"{name}={entry[name]}" for name in kept if name in entry)),
         stddev_s=stddev,
         samples_s=samples_s,
     )
@@ -210,7 +211,7 @@ def _known(entry: Mapping[str, Any], name: str, where: str) -> int | None:
 def _cache_dtype(entry: Mapping[str, Any]) -> str | None:
     """Of keys and values, by torch's name or llama.cpp's; both where they differ."""
     names = [str(entry[name]) for name in ("type_k", "type_v") if entry.get(name)]
-    return "/".join(dict.fromkeys(dtype_words(name) or name for name in names)) or None
+    return plain("/".join(dict.fromkeys(dtype_words(name) or name for name in names))) or None
 
 
 def _device(entry: Mapping[str, Any], where: str, asked: Asked) -> tuple[str, int | None]:
@@ -219,7 +220,7 @@ def _device(entry: Mapping[str, Any], where: str, asked: Asked) -> tuple[str, in
         name = asked.device or str(entry.get("cpu_info") or "")
         if not name:
             raise UsageError(f"{where} does not say what it ran on", "give --device NAME")
-        return name, 1
+        return plain(name), 1
     names = [name.strip() for name in str(entry.get("gpu_info") or "").split(", ") if name.strip()]
     if len(set(names)) > 1:
         raise UsageError(f"{where}: ran on {', '.join(names)}", "give tests of one kind of GPU")
@@ -264,7 +265,10 @@ def _markdown(path: Path, text: str, asked: Asked) -> Iterator[tuple[str, Mappin
             continue
         where = f"{path}, line {number}"
         if len(cells) != len(header):
-            raise UsageError(f"{where}: {len(cells)} values under {len(header)} columns", "")
+            raise UsageError(
+                f"{where}: {len(cells)} values under {len(header)} columns",
+                "give the table as llama-bench printed it",
+            )
         yield where, {**common, **_markdown_row(dict(zip(header, cells, strict=True)), where)}
 
 

@@ -18,6 +18,7 @@ from attnprof.imports.foreign_records import (
 )
 from attnprof.imports.parts import Asked, Origin, Part, check_units, found_gpu
 from attnprof.imports.text import csv_rows, read_text
+from attnprof.render import plain
 
 FORM = "tables"
 MANIFEST = "manifest.csv"
@@ -90,9 +91,9 @@ def _kernels(path: Path, part: Part, asked: Asked) -> list[dict[str, Any]]:
     who = (texts[name] for name in ("gpu", "engine", "engine_version", "kernel", dtype_column))
     for key in zip(*who, strict=True):
         if key not in made:
-            gpu, engine, version, kernel, dtype = key
+            engine, version, kernel = (plain(one) for one in key[1:4])
             made[key] = Measured(
-                part.origin.words, devices[gpu], engine, version, kernel, names[dtype], "mean"
+                part.origin.words, devices[key[0]], engine, version, kernel, names[key[4]], "mean"
             )
         of.append(made[key])
     if table.family.name == "gemm":

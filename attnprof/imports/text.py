@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from attnprof.errors import UsageError, nearest
+from attnprof.render import plain
 
 MAX_TEXT_BYTES = 512 * 1024**2
 LARGEST_COUNT = 2**53
@@ -164,7 +165,8 @@ class Rows:
 
 
 def _text(value: Any) -> str | None:
-    return value.strip() or None if isinstance(value, str) else None
+    """Without what cannot be seen: it would be another name that looks the same."""
+    return plain(value).strip() or None if isinstance(value, str) else None
 
 
 def _number(value: Any) -> float | None:

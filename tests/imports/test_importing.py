@@ -567,3 +567,26 @@ def test_every_public_table_is_imported_and_none_of_its_rows_is_lost(tmp_path: P
         num_rows = sum(one["num_rows"] for one in found.document["files"])
         assert sum(one["num_merged"] for one in records) == num_rows > 1000
         assert {one["licence"] for one in found.document["files"]} <= {"Apache-2.0", "MIT"}
+
+
+@given(data=st.data())
+def test_whatever_is_broken_is_refused_or_comes_back_the_same(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("broken")
+    name = data.draw(st.sampled_from(["decode.csv", "gemm.csv", "llama_bench.json"]))
+    content = (SAMPLES / name).read_text()
+    cut = data.draw(st.integers(0, len(content) - 1))
+    put = data.draw(
+        st.sampled_from(["", "nan", "-1", "\u200b", "\0", "1e400", '"', "9" * 400, ","])
+    )
+    kept = content[cut + data.draw(st.integers(0, 8)) :] if data.draw(st.booleans()) else ""
+    (folder / name).write_text(content[:cut] + put + kept)
+    try:
+        first = records_of(folder / name, to=folder / "first")
+    except UsageError as error:
+        assert name in error.problem
+        assert error.fix
+        return
+    write_reports(folder / "first")
+    assert records_of(folder / "first" / "results.csv", to=folder / "again") == first
