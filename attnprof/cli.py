@@ -342,6 +342,12 @@ def estimate(
     prompt_len: Annotated[str | None, typer.Option(help="Tokens of a prompt.")] = None,
     output_len: Annotated[str | None, typer.Option(help="Tokens of an answer.")] = None,
     users: Annotated[int | None, typer.Option(min=1, help="Sequences wanted at once.")] = None,
+    ttft: Annotated[
+        str | None, typer.Option(help="Longest time to first token that is accepted: 2s.")
+    ] = None,
+    tpot: Annotated[
+        str | None, typer.Option(help="Longest time per output token that is accepted: 50ms.")
+    ] = None,
     price: Annotated[
         str | None, typer.Option(help="Per GPU and hour: a number, or a list of prices by name.")
     ] = None,
@@ -349,7 +355,7 @@ def estimate(
 ) -> None:
     """Say what a deployment needs, holds and costs, and which resource binds.
 
-    Exit code 1 where it does not fit, or not as many --users.
+    Exit code 1 where it does not fit, or not as many --users, or not within --ttft and --tpot.
     """
     from attnprof.planning import EstimateFlags, answer_estimate
 
@@ -378,6 +384,8 @@ def estimate(
             output_len=output_len,
             users=users,
             price=price,
+            ttft=ttft,
+            tpot=tpot,
         )
     )
     _give(answer, output_format)
@@ -443,7 +451,7 @@ def fit(
 
 @app.command()
 def validate(
-    kind: Annotated[str, typer.Argument(help="parameters, serving-cases, kernels.")],
+    kind: Annotated[str, typer.Argument(help="parameters, serving-cases, kernels, serving-perf.")],
     files: Annotated[
         list[Path],
         typer.Argument(

@@ -9,9 +9,9 @@ from attnprof.capacity.request import EstimateRequest
 from attnprof.errors import UsageError
 from attnprof.models.load import load_model
 from attnprof.render import Table
-from attnprof.units import parse_tokens
+from attnprof.units import parse_seconds, parse_tokens
 
-VALIDATIONS = ("parameters", "serving-cases", "kernels")
+VALIDATIONS = ("parameters", "serving-cases", "kernels", "serving-perf")
 
 T = TypeVar("T")
 
@@ -52,6 +52,8 @@ class EstimateFlags:
     output_len: str | None = None
     users: int | None = None
     price: str | None = None
+    ttft: str | None = None
+    tpot: str | None = None
 
 
 GRID_FLAGS = (
@@ -96,9 +98,12 @@ def answer_estimate(flags: EstimateFlags) -> Answer:
             output_len=_one(flags.output_len, parse_tokens),
             users=flags.users,
             price=flags.price,
+            ttft_s=_one(flags.ttft, parse_seconds),
+            tpot_s=_one(flags.tpot, parse_seconds),
         )
     )
     is_yes = found.plan.fits and found.serves_users is not False
+    is_yes = is_yes and found.holds_limits is not False
     return Answer(estimate_tables(found), found.to_json(), is_yes=is_yes)
 
 
@@ -232,6 +237,11 @@ def answer_validation(kind: str, paths: Sequence[Path]) -> Answer:
 
         rows = validate_parameters(path)
         return Answer([_parameters_table(rows)], to_json(rows))
+    if kind == "serving-perf":
+        from attnprof.validate_serving_perf import validate_serving_perf
+
+        served = validate_serving_perf(path)
+        return Answer(served.tables(), served.to_json())
     from attnprof.capacity_tables import validation_tables
     from attnprof.validate_cases import validate_serving_cases
 

@@ -223,7 +223,7 @@ def _is_head(matrix: Matrix, spec: ModelSpec) -> bool:
     return spec.tied_embeddings and matrix.out_features == spec.vocab_size
 
 
-def touched_expert_share(num_tokens: int, num_experts: int, chosen: int) -> float:
+def touched_expert_share(num_tokens: float, num_experts: int, chosen: int) -> float:
     """Share of the experts that at least one of ``num_tokens`` tokens is sent to.
 
         1 − (1 − k / E)^T

@@ -1,0 +1,144 @@
+"""``profiles/serving/step.yaml`` -> the coefficients of a step, and how far each may be trusted.
+
+They were fitted to published serving results of some GPUs and engines. On those a figure is
+calibrated; on others the same coefficients scale the roofs of another data sheet, it is assumed,
+and its interval is wider.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from attnprof.engines.base import Deployment
+from attnprof.errors import UsageError
+from attnprof.fields import Fields
+from attnprof.profiles import find_profile, read_yaml
+from attnprof.serving.step import TERMS, Step
+
+NAME = "step"
+INTERVAL_SDS = 1.2816
+"""Standard deviations from the middle to each end of an interval that holds 80 % of the time."""
+ENGINE_TERMS = ("engine",)
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """A ratio of a time to that at a roof, or an overhead in seconds."""
+
+    value: float
+    log_sd: float
+    meaning: str
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """The coefficients, what they were fitted to, and their errors on what was left out.
+
+    Args:
+        kernels: By GPU what its calibration (profiles/calibrations) has of a coefficient of
+            kernels, over the geometric mean of all calibrations.
+        held_out_log_sd: Of TPOT, over models that a fit had not seen.
+        elsewhere_log_sd: What is added where a GPU or an engine was not in the fit.
+        ttft_log_sd: As ``held_out_log_sd``, of a time to first token under load.
+    """
+
+    source: str
+    coefficients: Mapping[str, Coefficient]
+    gpus: tuple[str, ...]
+    engines: tuple[str, ...]
+    kernels: Mapping[str, Mapping[str, float]]
+    held_out_log_sd: float
+    elsewhere_log_sd: float
+    ttft_log_sd: float
+
+    def values_on(self, gpu: str) -> dict[str, float]:
+        """The coefficients, those of kernels as a calibration of the GPU's has them in relation."""
+        factors = self.kernels.get(gpu, {})
+        return {name: one.value * factors.get(name, 1.0)
+                for name, one in self.coefficients.items()}  # fmt: skip
+
+    def provenance(self, deployment: Deployment) -> dict[str, str]:
+        """How each term of a step is had: ``calibrated`` or ``assumed``."""
+        assert deployment.gpu is not None
+        known = deployment.gpu.name in self.gpus or deployment.gpu.name in self.kernels
+        on_gpu = "calibrated" if known else "assumed"
+        by_engine = "calibrated" if deployment.engine.kind in self.engines else "assumed"
+        return {term: by_engine if term in ENGINE_TERMS else on_gpu for term in TERMS}
+
+    def log_sd(self, deployment: Deployment, step: Step) -> float:
+        """Standard deviation of the logarithm of a step's time.
+
+        s² = s₀² + (s₁ · share of the terms that are assumed)²
+        """
+        total = step.total_s
+        had = self.provenance(deployment)
+        assumed = sum(step.terms[term] for term in TERMS if had[term] == "assumed") / total
+        return math.hypot(self.held_out_log_sd, self.elsewhere_log_sd * assumed)
+
+
+@cache
+def step_profile() -> StepProfile:
+    """The profile, the user's own before the shipped one.
+
+    Raises:
+        UsageError: It is missing, or a number in it makes no sense.
+    """
+    path = find_profile("serving", NAME)
+    if path is None:
+        raise UsageError(f"there is no profile serving/{NAME}.yaml", "install attnprof again")
+    return read_step_profile(path)
+
+
+def read_step_profile(path: Path) -> StepProfile:
+    """The profile in a file, every key and number checked."""
+    fields = Fields(read_yaml(path), str(path))
+    listed = fields.table("coefficients")
+    coefficients = {}
+    for name, values in listed.items():
+        if not isinstance(values, dict):
+            raise UsageError(f"{path}: {name} is {values!r}", "write value, log_sd and meaning")
+        one = Fields(values, f"{path}: {name}")
+        value, log_sd = one.number("value", low=1e-12, high=1e12), one.number("log_sd", high=10)
+        assert value is not None and log_sd is not None
+        coefficients[name] = Coefficient(value, log_sd, one.text("meaning"))
+        one.done()
+    errors = {
+        key: fields.number(key, low=0.01, high=3)
+        for key in ("held_out_log_sd", "elsewhere_log_sd", "ttft_log_sd")
+    }
+    fields.text("name")
+    profile = StepProfile(
+        source=fields.text("source"),
+        coefficients=coefficients,
+        gpus=fields.texts("gpus"),
+        engines=fields.texts("engines"),
+        kernels=_kernels(fields, path),
+        **{key: float(value or 0.0) for key, value in errors.items()},
+    )
+    fields.done()
+    missing = sorted(NEEDED - set(coefficients))
+    if missing:
+        raise UsageError(f"{path} lacks the coefficient {missing[0]!r}", "add it")
+    return profile
+
+
+def _kernels(fields: Fields, path: Path) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for gpu, factors in fields.table("kernels").items():
+        if not isinstance(factors, dict):
+            raise UsageError(f"{path}: kernels of {gpu} are {factors!r}", "write a mapping")
+        one = Fields(factors, f"{path}: kernels of {gpu}")
+        found[gpu] = {str(key): one.number(key, low=0.05, high=20) or 1.0 for key in factors}
+    return found
+
+
+NEEDED = frozenset(
+    {
+        "gemm_compute", "gemm_memory", "experts_compute", "experts_memory", "decode_compute",
+        "decode_memory", "prefill_compute", "all_reduce_link", "launch", "attention", "mixer",
+        "indexer", "layer", "all_reduce", "sequence", "imbalance", "eager", "launches.other",
+        "step.other", "interference.other", "first.other",
+    }
+)  # fmt: skip
