@@ -23,6 +23,7 @@ LEAST_POINTS = 8  # of six or seven coefficients, most of which few points show
 MOST_POINTS = 192  # to fit; the rest is for the residual
 HOLDS_MEDIAN, HOLDS_P90 = 0.15, 0.40  # a law that misses more of what was held out does not hold
 PAST_CACHE = 3.0  # working sets beyond the last cache that show the memory's bandwidth
+CONTENDED = "cpu, contended"
 _PHASES = ("prefill", "decode")
 _LENGTHS = {"prefill": "q_len", "decode": "kv_len"}
 # Before anything is measured little is known of a device that is no data-centre GPU, or of calls
@@ -156,7 +157,10 @@ def _groups(runs: Sequence[Run]) -> dict[str, Group]:
         key = {name: value for name, value in identity if value}
         law = _law_of(key["phase"], kind_of(runs[0].header))
         hardware = _hardware(runs[0].header, str(alike[0]["dtype"]), key.get("cache") == "cold")
-        group = Group(key, law, hardware, _columns(alike), _latencies(alike))
+        threads = float(runs[0].header["conditions"].get("threads") or 1)
+        if _is_contended(alike):
+            key["clock"] = CONTENDED
+        group = Group(key, law, hardware, _columns(alike), _latencies(alike, threads))
         found[law_key(group)] = group
     return found
 
@@ -198,8 +202,18 @@ def _identity(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _latencies(records: Sequence[Mapping[str, Any]]) -> Floats:
-    """By the wall clock where all have it: a latency is what somebody waits. [s]"""
+def _is_contended(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether other work held the cores while most of the records were measured."""
+    clocks = [record.get("clock") for record in records]
+    has_cpu = all((record.get("median_cpu_s") or 0) > 0 for record in records)
+    return has_cpu and 2 * clocks.count("cpu") > len(clocks)
+
+
+def _latencies(records: Sequence[Mapping[str, Any]], threads: float) -> Floats:
+    """By the wall clock: a latency is what somebody waits. Of contended records the time that
+    each thread computed, which is what a wall clock shows where nothing else runs. [s]"""
+    if _is_contended(records):
+        return np.array([record["median_cpu_s"] / threads for record in records], dtype=float)
     walls = [record.get("median_wall_s") for record in records]
     if all(wall is not None and wall > 0 for wall in walls):
         return np.array(walls, dtype=float)
@@ -304,6 +318,8 @@ def _fitted(key: str, group: Group) -> FittedGroup:
     ]
     if unseen:
         words.append(f"the points do not pin down {', '.join(unseen)}")
+    if group.key.get("clock") == CONTENDED:
+        words.append("other work held the cores: its times are CPU time over threads")
     missing = missing_points(group)
     if missing:
         words.append(f"not measured: {', '.join(missing)}")

@@ -121,6 +121,23 @@ def test_records_of_two_devices_are_not_mixed(run: Path, tmp_path: Path) -> None
         fit_runs([run, other])
 
 
+def test_contended_records_are_fitted_by_the_time_that_each_thread_computed(
+    run: Path, tmp_path: Path
+) -> None:
+    def contended(record: dict[str, Any]) -> dict[str, Any]:
+        time_s = record["median_s"]
+        return {
+            **record, "clock": "cpu", "median_wall_s": 7 * time_s, "median_cpu_s": time_s,
+        }  # fmt: skip
+
+    found = fit_runs([changed(run, tmp_path / "contended", contended)])
+    plain = fit_runs([run])
+    for one, other in zip(found.groups, plain.groups, strict=True):
+        assert list(one.group.latency_s) == list(other.group.latency_s)
+        assert any("CPU time over threads" in words for words in one.words)
+        assert one.law.where["clock"] == "cpu, contended"
+
+
 def test_noise_without_a_law_is_said_not_to_hold(run: Path, tmp_path: Path) -> None:
     import random
 
