@@ -9,7 +9,7 @@ from attnprof.profiles import find_profile, list_profiles
 
 # What names add to a model's own: how it was tuned, stored and packed.
 _SUFFIX = re.compile(
-    r"[-_.](?:instruct|chat|it|hf|base|pt|fp8|dynamic|awq|gptq|int4|int8|4bit|bnb|nvfp4|mxfp4|gguf|"
+    r"[-_.](?:instruct|chat|it|hf|base|pt|fp8|dynamic|awq|gptq|int4|int8|4bit|bnb|nvfp4|mxfp4|fp4|kv|gguf|"
     r"quantized|w8a8|w4a16|bf16|fp16|v\d+(?:\.\d+)*|\d{4}|q\d(?:_[k0-9a-z]+)*|unsloth|autoround)$"
 )
 _COMMENT = re.compile(r"\s*[(+].*$")

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from attnprof.errors import UsageError
 from attnprof.json_lines import read_json_lines
-from attnprof.profiles import list_profiles, load_profile
-from attnprof.serving.coefficients import INTERVAL_SDS
+from attnprof.profiles import profile_dir, read_yaml
+from attnprof.serving.coefficients import INTERVAL_SDS, KERNELS, kernels_of
 from attnprof.serving.load import serve
 from attnprof.serving.record import Described, described
 from attnprof.serving.step import StepModel
@@ -110,41 +110,19 @@ def lines_of(path: Path) -> list[tuple[dict[str, Any], Described]]:
     return found
 
 
-KERNELS = {  # ours -> law and coefficient of a calibration
-    "gemm_compute": ("gemm", "compute"),
-    "gemm_memory": ("gemm", "dram"),
-    "decode_memory": ("decode", "dram"),
-    "prefill_compute": ("prefill", "compute"),
-}
-
-
-def kernel_factors() -> dict[str, dict[str, float]]:
-    """Of each calibrated GPU the coefficients of its kernels over their geometric mean."""
-    logs: dict[str, dict[str, list[float]]] = {}
-    for name in list_profiles("calibrations"):
-        calibration = load_profile("calibrations", name)
-        for law in calibration["laws"].values():
-            where = law["where"]
-            if (
-                where.get("dtype", where.get("q_dtype")) != "bf16"
-                or where.get("window", "w0") != "w0"
-            ):
-                continue
-            if where.get("kv_dtype", "bf16") != "bf16" or where.get("sharing", "gqa") != "gqa":
-                continue
-            values = dict(line.split()[:2] for line in law["coefficients"].splitlines() if line)
-            for ours, (kind, theirs) in KERNELS.items():
-                if law["law"] == kind:
-                    of_gpu = logs.setdefault(calibration["device"], {})
-                    of_gpu.setdefault(ours, []).append(math.log(float(values[theirs])))
-    means = {
-        gpu: {key: float(np.mean(those)) for key, those in of.items()} for gpu, of in logs.items()
-    }
-    middle = {
-        key: float(np.mean([of[key] for of in means.values() if key in of])) for key in KERNELS
-    }
-    return {gpu: {key: math.exp(value - middle[key]) for key, value in of.items()}
-            for gpu, of in means.items()}  # fmt: skip
+def kernel_logs() -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """The shipped calibrations' coefficients of kernels by GPU, and their means, in logarithms."""
+    listed: dict[str, dict[str, list[float]]] = {}
+    for path in sorted(profile_dir("calibrations").glob("*.yaml")):
+        content = read_yaml(path)
+        of_gpu = listed.setdefault(str(content["device"]), {})
+        for name, value in kernels_of(content).items():
+            of_gpu.setdefault(name, []).append(math.log(value))
+    logs = {gpu: {name: float(np.mean(those)) for name, those in of.items()}
+            for gpu, of in listed.items() if of}  # fmt: skip
+    means = {name: float(np.mean([of[name] for of in logs.values() if name in of]))
+             for name in KERNELS}  # fmt: skip
+    return logs, means
 
 
 FACTORS: dict[str, dict[str, float]] = {}
@@ -260,7 +238,7 @@ def with_delays(found: Lines, fitted: dict[str, float]) -> tuple[dict[str, float
 
 def profile_text(
     fitted: dict[str, float], spreads: dict[str, float], found: Lines,
-    log_sd: float, ttft_log_sd: float, words: Sequence[str],
+    log_sd: float, ttft_log_sd: float, words: Sequence[str], means: dict[str, float],
 ) -> str:  # fmt: skip
     gpus = sorted({case.deployment.gpu.name for _, case in found if case.deployment.gpu})
     engines = sorted({case.deployment.engine.kind for _, case in found})
@@ -278,6 +256,8 @@ def profile_text(
     lines = ["name: step", "source: >-"]
     lines += textwrap.wrap(said, 96, initial_indent="  ", subsequent_indent="  ")
     lines += [*_listed("gpus", gpus), *_listed("engines", engines)]
+    shown = ", ".join(f"{key}: {math.exp(value):.3f}" for key, value in means.items())
+    lines.append(f"kernel_means: {{{shown}}}  # geometric, of profiles/calibrations")
     lines.append("kernels:  # of a GPU's calibration, over the geometric mean of calibrations")
     for name, factors in sorted(FACTORS.items()):
         shown = ", ".join(f"{key}: {value:.3f}" for key, value in factors.items())
@@ -307,7 +287,9 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--dry-run", action="store_true")
     arguments = parser.parse_args()
-    FACTORS.update(kernel_factors())
+    logs, means = kernel_logs()
+    for name, of in logs.items():
+        FACTORS[name] = {key: math.exp(value - means[key]) for key, value in of.items()}
     found = lines_of(arguments.file)
     cases = [case for _, case in found]
     measured = np.log([line["measured"]["tpot_ms_mean"] / 1e3 for line, _ in found])
@@ -338,7 +320,7 @@ def main() -> None:
     for name in free:
         say(f"{name:26s} {PRIORS[name][0]:10.3g} -> {fitted[name]:10.3g}")
     words = ["Errors of TPOT, median / 90th percentile: " + "; ".join(said) + "."]
-    text = profile_text(fitted, spreads, found, log_sd, ttft_log_sd, words)
+    text = profile_text(fitted, spreads, found, log_sd, ttft_log_sd, words, means)
     if not arguments.dry_run:
         PROFILE.write_text(text, encoding="utf-8")
 

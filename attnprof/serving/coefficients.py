@@ -10,17 +10,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from attnprof.engines.base import Deployment
 from attnprof.errors import UsageError
 from attnprof.fields import Fields
-from attnprof.profiles import find_profile, read_yaml
+from attnprof.gpus import gpu_named
+from attnprof.profiles import find_profile, read_yaml, user_profile_dir
 from attnprof.serving.step import TERMS, Step
 
 NAME = "step"
 INTERVAL_SDS = 1.2816
 """Standard deviations from the middle to each end of an interval that holds 80 % of the time."""
 ENGINE_TERMS = ("engine",)
+KERNELS = {
+    "gemm_compute": ("gemm", "compute"),
+    "gemm_memory": ("gemm", "dram"),
+    "decode_memory": ("decode", "dram"),
+    "prefill_compute": ("prefill", "compute"),
+}
+"""Coefficients of a step -> the law of a calibration, and its coefficient, that says the same."""
+HALVES = ("bf16", "bfloat16", "fp16", "float16")
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,8 @@ class StepProfile:
 
     Args:
         kernels: By GPU what its calibration (profiles/calibrations) has of a coefficient of
-            kernels, over the geometric mean of all calibrations.
+            kernels, over ``kernel_means``, the geometric means of the shipped ones. A calibration
+            in the user's own folder goes before it.
         held_out_log_sd: Of TPOT, over models that a fit had not seen.
         elsewhere_log_sd: What is added where a GPU or an engine was not in the fit.
         ttft_log_sd: As ``held_out_log_sd``, of a time to first token under load.
@@ -49,13 +60,18 @@ class StepProfile:
     gpus: tuple[str, ...]
     engines: tuple[str, ...]
     kernels: Mapping[str, Mapping[str, float]]
+    kernel_means: Mapping[str, float]
     held_out_log_sd: float
     elsewhere_log_sd: float
     ttft_log_sd: float
 
     def values_on(self, gpu: str) -> dict[str, float]:
         """The coefficients, those of kernels as a calibration of the GPU's has them in relation."""
-        factors = self.kernels.get(gpu, {})
+        own = own_kernels(gpu)
+        factors = {
+            **self.kernels.get(gpu, {}),
+            **{name: value / self.kernel_means[name] for name, value in own.items()},
+        }
         return {name: one.value * factors.get(name, 1.0)
                 for name, one in self.coefficients.items()}  # fmt: skip
 
@@ -115,6 +131,7 @@ def read_step_profile(path: Path) -> StepProfile:
         gpus=fields.texts("gpus"),
         engines=fields.texts("engines"),
         kernels=_kernels(fields, path),
+        kernel_means=_factors(fields.table("kernel_means"), f"{path}: kernel_means"),
         **{key: float(value or 0.0) for key, value in errors.items()},
     )
     fields.done()
@@ -129,8 +146,56 @@ def _kernels(fields: Fields, path: Path) -> dict[str, dict[str, float]]:
     for gpu, factors in fields.table("kernels").items():
         if not isinstance(factors, dict):
             raise UsageError(f"{path}: kernels of {gpu} are {factors!r}", "write a mapping")
-        one = Fields(factors, f"{path}: kernels of {gpu}")
-        found[gpu] = {str(key): one.number(key, low=0.05, high=20) or 1.0 for key in factors}
+        found[gpu] = _factors(factors, f"{path}: kernels of {gpu}")
+    return found
+
+
+def _factors(values: Mapping[str, Any], where: str) -> dict[str, float]:
+    fields = Fields(values, where)
+    found = {name: fields.number(name, low=0.05, high=20, needed=False) for name in KERNELS}
+    fields.done()
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def kernels_of(calibration: Mapping[str, Any]) -> dict[str, float]:
+    """What a calibration has of the kernels of a step: geometric means over its plain kernels.
+
+    Plain ones compute and cache in half precision, over all keys, and share KV heads where any do.
+    """
+    logs: dict[str, list[float]] = {}
+    for law in calibration["laws"].values():
+        where = law.get("where", {})
+        dtype = where.get("dtype", where.get("q_dtype", HALVES[0]))
+        if dtype not in HALVES or where.get("kv_dtype", dtype) not in (*HALVES, "auto"):
+            continue
+        if "window" in where or where.get("sharing", "gqa") != "gqa":
+            continue
+        rows = (line.split() for line in law["coefficients"].splitlines() if line.strip())
+        values = {row[0]: float(row[1]) for row in rows}
+        for name, (kind, coefficient) in KERNELS.items():
+            if law["law"] == kind:
+                logs.setdefault(name, []).append(math.log(values[coefficient]))
+    return {name: math.exp(sum(those) / len(those)) for name, those in logs.items()}
+
+
+def own_kernels(gpu: str) -> dict[str, float]:
+    """Kernels of a GPU by the calibrations in the user's own folder, none where there are none.
+
+    Raises:
+        UsageError: One of them cannot be read.
+    """
+    found: dict[str, float] = {}
+    for path in sorted((user_profile_dir() / "calibrations").glob("*.yaml")):
+        content = read_yaml(path)
+        try:
+            if gpu_named(str(content["device"])).name != gpu:
+                continue
+        except (UsageError, KeyError):
+            continue  # a device that is no GPU of the profiles
+        try:
+            found |= kernels_of(content)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"{path} is no calibration: {error}", "fit it again") from None
     return found
 
 
