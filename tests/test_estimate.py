@@ -396,6 +396,9 @@ def test_latency_is_calibrated_where_it_was_fitted_and_wider_where_not() -> None
     assert how == "assumed"
     assert elsewhere > 1.1 * fitted[1]
     assert spread("h100", "tgi")[0] == "assumed"
+    # Results of llama.cpp alone are known of this card.
+    assert spread("rtx-4090", "llama-cpp")[0] == "calibrated"
+    assert spread("rtx-4090", "vllm")[0] == "assumed"
 
 
 def test_layers_split_among_gpus_cut_no_head() -> None:

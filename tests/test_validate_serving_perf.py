@@ -85,6 +85,7 @@ def test_what_was_measured_moves_no_prediction(tmp_path: Path) -> None:
         ({"precision": "fp3"}, "precision 'fp3' is not known"),
         ({"num_gpus": 4, "tp": None}, "parallelism not stated"),
         ({"workload": {**LINE["workload"], "isl_mean": None}}, "prompt length not stated"),
+        ({"workload": {**LINE["workload"], "concurrency": None}}, "concurrency not stated"),
         ({"workload": {**LINE["workload"], "isl_mean": "long"}}, "makes no sense"),
         ({"workload": {**LINE["workload"], "concurrency": 10**6}}, "more requests at once"),
         ({"workload": {**LINE["workload"], "arrival": "poisson"}}, "rate of arrival not stated"),

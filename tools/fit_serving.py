@@ -240,8 +240,7 @@ def profile_text(
     fitted: dict[str, float], spreads: dict[str, float], found: Lines,
     log_sd: float, ttft_log_sd: float, words: Sequence[str], means: dict[str, float],
 ) -> str:  # fmt: skip
-    gpus = sorted({case.deployment.gpu.name for _, case in found if case.deployment.gpu})
-    engines = sorted({case.deployment.engine.kind for _, case in found})
+    pairs = sorted({(case.deployment.engine.kind, gpu(case)) for _, case in found})
     sets = Counter(line["set"] for line, _ in found)
     repos = sorted({f"{line['source']['repo']} ({line['source']['licence']})" for line, _ in found})
     said = " ".join(
@@ -255,7 +254,10 @@ def profile_text(
     )
     lines = ["name: step", "source: >-"]
     lines += textwrap.wrap(said, 96, initial_indent="  ", subsequent_indent="  ")
-    lines += [*_listed("gpus", gpus), *_listed("engines", engines)]
+    lines.append("fitted:  # GPUs of the results, by engine")
+    for engine in dict.fromkeys(engine for engine, _ in pairs):
+        text = f"  {engine}: [{', '.join(name for other, name in pairs if other == engine)}]"
+        lines += textwrap.wrap(text, 96, subsequent_indent="    ", drop_whitespace=True)
     shown = ", ".join(f"{key}: {math.exp(value):.3f}" for key, value in means.items())
     lines.append(f"kernel_means: {{{shown}}}  # geometric, of profiles/calibrations")
     lines.append("kernels:  # of a GPU's calibration, over the geometric mean of calibrations")
@@ -276,10 +278,6 @@ def profile_text(
             f'meaning: "{meaning}"}}'
         )
     return "\n".join(lines) + "\n"
-
-
-def _listed(key: str, names: Sequence[str]) -> list[str]:
-    return textwrap.wrap(f"{key}: [{', '.join(names)}]", 96, subsequent_indent="  ")
 
 
 def main() -> None:

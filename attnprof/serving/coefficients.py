@@ -23,6 +23,9 @@ NAME = "step"
 INTERVAL_SDS = 1.2816
 """Standard deviations from the middle to each end of an interval that holds 80 % of the time."""
 ENGINE_TERMS = ("engine",)
+OWN_KERNELS = ("llama-cpp",)
+"""Engines with kernels of their own: what was fitted to them says nothing of the others, which
+share theirs, and the other way round."""
 KERNELS = {
     "gemm_compute": ("gemm", "compute"),
     "gemm_memory": ("gemm", "dram"),
@@ -47,6 +50,7 @@ class StepProfile:
     """The coefficients, what they were fitted to, and their errors on what was left out.
 
     Args:
+        fitted: By engine the GPUs of the results that coefficients were fitted to.
         kernels: By GPU what its calibration (profiles/calibrations) has of a coefficient of
             kernels, over ``kernel_means``, the geometric means of the shipped ones. A calibration
             in the user's own folder goes before it.
@@ -57,8 +61,7 @@ class StepProfile:
 
     source: str
     coefficients: Mapping[str, Coefficient]
-    gpus: tuple[str, ...]
-    engines: tuple[str, ...]
+    fitted: Mapping[str, tuple[str, ...]]
     kernels: Mapping[str, Mapping[str, float]]
     kernel_means: Mapping[str, float]
     held_out_log_sd: float
@@ -78,9 +81,12 @@ class StepProfile:
     def provenance(self, deployment: Deployment) -> dict[str, str]:
         """How each term of a step is had: ``calibrated`` or ``assumed``."""
         assert deployment.gpu is not None
-        known = deployment.gpu.name in self.gpus or deployment.gpu.name in self.kernels
+        engine, gpu = deployment.engine.kind, deployment.gpu.name
+        alike = [gpus for other, gpus in self.fitted.items()
+                 if (other in OWN_KERNELS) == (engine in OWN_KERNELS)]  # fmt: skip
+        known = gpu in self.kernels or any(gpu in gpus for gpus in alike)
         on_gpu = "calibrated" if known else "assumed"
-        by_engine = "calibrated" if deployment.engine.kind in self.engines else "assumed"
+        by_engine = "calibrated" if engine in self.fitted else "assumed"
         return {term: by_engine if term in ENGINE_TERMS else on_gpu for term in TERMS}
 
     def log_sd(self, deployment: Deployment, step: Step) -> float:
@@ -128,8 +134,7 @@ def read_step_profile(path: Path) -> StepProfile:
     profile = StepProfile(
         source=fields.text("source"),
         coefficients=coefficients,
-        gpus=fields.texts("gpus"),
-        engines=fields.texts("engines"),
+        fitted=_fitted(fields, path),
         kernels=_kernels(fields, path),
         kernel_means=_factors(fields.table("kernel_means"), f"{path}: kernel_means"),
         **{key: float(value or 0.0) for key, value in errors.items()},
@@ -139,6 +144,12 @@ def read_step_profile(path: Path) -> StepProfile:
     if missing:
         raise UsageError(f"{path} lacks the coefficient {missing[0]!r}", "add it")
     return profile
+
+
+def _fitted(fields: Fields, path: Path) -> dict[str, tuple[str, ...]]:
+    listed = fields.table("fitted")
+    engines = Fields(listed, f"{path}: fitted")
+    return {engine: engines.texts(engine) for engine in listed}
 
 
 def _kernels(fields: Fields, path: Path) -> dict[str, dict[str, float]]:

@@ -77,7 +77,10 @@ def described(line: dict[str, Any]) -> Described:
         dtype=spec.dtype if spec.dtype in ("float16", "bfloat16") else "bfloat16",
         kv_dtype=_kv_dtype(line), max_model_len=round(prompt + (output or 0)) + 1, **ranks,
     )  # fmt: skip
-    concurrency = workload.get("concurrency") or 1
+    concurrency = workload.get("concurrency") or workload.get("avg_batch_size")
+    if not concurrency and workload.get("arrival") in ("closed_loop", "saturated"):
+        raise UsageError("concurrency not stated", "add concurrency")
+    concurrency = concurrency or 1
     if topology is not None:
         concurrency = concurrency / topology.decode_workers
     settings = line.get("engine_args") or {}

@@ -19,7 +19,8 @@ def test_the_shipped_profile_says_what_it_was_fitted_to() -> None:
     assert set(profile.coefficients) >= NEEDED
     assert "tools/fit_serving.py" in profile.source
     assert "Apache-2.0" in profile.source
-    for name in (*profile.gpus, *profile.kernels):
+    fitted = [gpu for gpus in profile.fitted.values() for gpu in gpus]
+    for name in (*fitted, *profile.kernels):
         assert gpu_named(name).name == name
     assert all(one.meaning for one in profile.coefficients.values())
 
