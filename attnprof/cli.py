@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from attnprof.planning import Answer
-    from attnprof.sweep import Watcher
+    from attnprof.session import SweepPlan
+    from attnprof.sweep import Outcome, Watcher
 
 EXIT_NO = 1
 EXIT_CANNOT = 3
@@ -118,6 +119,14 @@ def sweep(
         bool,
         typer.Option("--resume", help="Go on with --output, or with the newest unfinished run."),
     ] = False,
+    for_fit: Annotated[
+        bool,
+        typer.Option(
+            "--for-fit",
+            help="Choose lengths and batches that pin a law down, then add those of which it is "
+            "least sure, until --budget (4m) or --interval (of its latencies, 0.05) is met.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the workloads and what they need; run none.")
     ] = False,
@@ -182,6 +191,7 @@ def sweep(
         predict_memory=predict_memory,
         energy=energy,
         allow_shared=allow_shared,
+        for_fit=for_fit,
         command=("attnprof", *sys.argv[1:]),
     )
     from attnprof.render import show
@@ -194,7 +204,7 @@ def sweep(
         return
     say(plan.summary)
     with _watcher(quiet) as watch:
-        outcome = session.run(plan, watch)
+        outcome = _measured(plan, watch)
     if outcome.records or outcome.unfinished:
         show(report_run(outcome.run_dir, tidy=output_format is OutputFormat.csv), output_format)
     say(session.closing_words(outcome))
@@ -202,6 +212,16 @@ def sweep(
         raise typer.Exit(EXIT_INTERRUPTED)
     if not outcome.any_ok:
         raise typer.Exit(EXIT_CANNOT)
+
+
+def _measured(plan: "SweepPlan", watch: "Watcher") -> "Outcome":
+    if plan.limits is None:
+        from attnprof import session
+
+        return session.run(plan, watch)
+    from attnprof import adaptive
+
+    return adaptive.run(plan, watch)
 
 
 def _some_time(name: str, text: str) -> float:
@@ -443,6 +463,65 @@ def fit(
     from attnprof.planning import answer_fit
 
     answer, words = answer_fit(runs, output)
+    _give(answer, output_format)
+    say(words)
+    if not answer.is_yes:
+        raise typer.Exit(EXIT_NO)
+
+
+@app.command()
+def calibrate(
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.")
+    ] = "auto",
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Measure for this long: 90s, 10m; 4m.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--axis",
+            metavar="NAME=VALUES",
+            help="A kernel's own: backend=flash,eager, dtype=bfloat16, heads=32, kv_heads=8. "
+            "Lengths and batches are chosen.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Directory of the run.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Fit the laws of this device: a sweep for fit, then fit, kept under the device's name.
+
+    Exit code 1 where a law does not hold on what was held out.
+    """
+    from attnprof import adaptive, session
+    from attnprof.planning import answer_calibration
+
+    plan = session.plan(
+        session.Asked(
+            for_fit=True,
+            axes=dict(session.typed_axes(axis or [])),
+            device=device,
+            threads=threads,
+            output=output,
+            resume=resume,
+            budget_s=None if budget is None else _some_time("budget", budget),
+            command=("attnprof", *sys.argv[1:]),
+        )
+    )
+    say(plan.summary)
+    with _watcher(quiet) as watch:
+        outcome = adaptive.run(plan, watch)
+    if outcome.interrupted:
+        say(session.closing_words(outcome))
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if not outcome.any_ok:
+        raise typer.Exit(EXIT_CANNOT)
+    answer, words = answer_calibration(outcome.run_dir)
     _give(answer, output_format)
     say(words)
     if not answer.is_yes:

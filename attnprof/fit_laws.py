@@ -11,7 +11,8 @@ from attnprof.errors import UsageError
 from attnprof.laws.base import Floats, Hardware, Law, log_jacobian
 from attnprof.laws.calibrating import calibrate, law_key
 from attnprof.laws.calibration import CalibratedLaw, Calibration
-from attnprof.laws.fitting import LEAST_SCATTER, fit_overlap
+from attnprof.laws.cpu import CPU_DECODE, CPU_PREFILL, CPU_SCORES_PREFILL
+from attnprof.laws.fitting import LEAST_SCATTER, Fitted, covering, fit_overlaps, unlikeliness
 from attnprof.laws.groups import Group
 from attnprof.laws.holdouts import FORM, Outcome, judge, judge_few, least_rows
 from attnprof.laws.kernels import DECODE, PREFILL
@@ -23,7 +24,10 @@ LEAST_POINTS = 8  # of six or seven coefficients, most of which few points show
 MOST_POINTS = 192  # to fit; the rest is for the residual
 HOLDS_MEDIAN, HOLDS_P90 = 0.15, 0.40  # a law that misses more of what was held out does not hold
 PAST_CACHE = 3.0  # working sets beyond the last cache that show the memory's bandwidth
+PLAUSIBLE = 6.0  # more of minus twice the log likelihood than the best: 1 in 20 as likely
+CACHE_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125)  # of the last cache, that calls may find
 CONTENDED = "cpu, contended"
+Identity = tuple[tuple[str, str], ...]
 _PHASES = ("prefill", "decode")
 _LENGTHS = {"prefill": "q_len", "decode": "kv_len"}
 # Before anything is measured little is known of a device that is no data-centre GPU, or of calls
@@ -38,10 +42,17 @@ _WIDE: Mapping[str, Mapping[str, tuple[float, float]]] = {
         "sequence": (3e-6, 1.5), "dram": (1.3, 0.5), "cache": (0.6, 1.2), "stream": (0.5e-6, 2.0),
     },
 }  # fmt: skip
+_SCORES = {"prefill": CPU_SCORES_PREFILL, "decode": CPU_DECODE}
+_CPU_LAWS = {
+    "flash": {"prefill": CPU_PREFILL, "decode": CPU_DECODE},
+    "eager": _SCORES,
+    "math": _SCORES,
+}
 _BINDS = {
     "launch": "launch", "depth": "launch", "compute": "arithmetic", "path": "arithmetic",
     "tile": "work for each tile", "sequence": "work for each sequence", "dram": "bandwidth",
-    "cache": "bandwidth", "stream": "bandwidth",
+    "cache": "bandwidth", "stream": "bandwidth", "score": "arithmetic",
+    "task": "work for each task", "wake": "launch",
 }  # fmt: skip
 
 
@@ -55,6 +66,7 @@ class FittedGroup:
     outcomes: Sequence[Outcome]
     holds: bool
     words: Sequence[str]
+    identity: Identity = ()
 
     @property
     def residuals(self) -> Floats:
@@ -92,10 +104,10 @@ def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
         )
     found: list[FittedGroup] = []
     notes: list[str] = []
-    for key, group in sorted(groups.items()):
+    for key, (identity, group) in sorted(groups.items()):
         why_not = _why_no_law(group)
         if why_not is None:
-            found.append(_fitted(key, group))
+            found.append(_fitted(key, identity, group))
         else:
             notes.append(f"{key}: {why_not}")
     if not found:
@@ -113,6 +125,9 @@ def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
             "measured": " ".join(sorted({str(run.header.get("started")) for run in runs})),
             "attnprof": str(header.get("attnprof")),
             "device_kind": str(kind_of(header)),
+            "fingerprint": ", ".join(
+                f"{key} {value}" for key, value in (header.get("fingerprint") or {}).items()
+            ),
             "made_by": "attnprof fit",
         },
         laws={one.key: one.law for one in found},
@@ -144,24 +159,24 @@ def _one_device(runs: Sequence[Run]) -> str:
     return next(iter(names))
 
 
-def _groups(runs: Sequence[Run]) -> dict[str, Group]:
+def _groups(runs: Sequence[Run]) -> dict[str, tuple[Identity, Group]]:
     """Records that are alike in all but lengths, batch and heads, of all runs, by key."""
-    records: dict[tuple[tuple[str, str], ...], list[Mapping[str, Any]]] = {}
+    records: dict[Identity, list[Mapping[str, Any]]] = {}
     for run in runs:
         for record in run.records:
             if _is_fittable(record):
                 _check_time(run, record)
-                records.setdefault(_identity(record), []).append(record)
+                records.setdefault(identity_of(record), []).append(record)
     found = {}
     for identity, alike in records.items():
         key = {name: value for name, value in identity if value}
-        law = _law_of(key["phase"], kind_of(runs[0].header))
+        law = _law_of(key["phase"], key["backend"], kind_of(runs[0].header))
         hardware = _hardware(runs[0].header, str(alike[0]["dtype"]), key.get("cache") == "cold")
         threads = float(runs[0].header["conditions"].get("threads") or 1)
         if _is_contended(alike):
             key["clock"] = CONTENDED
-        group = Group(key, law, hardware, _columns(alike), _latencies(alike, threads))
-        found[law_key(group)] = group
+        group = Group(key, law, hardware, columns_of(alike), _latencies(alike, threads))
+        found[law_key(group)] = identity, group
     return found
 
 
@@ -186,7 +201,8 @@ def _check_time(run: Run, record: Mapping[str, Any]) -> None:
         )
 
 
-def _identity(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def identity_of(record: Mapping[str, Any]) -> Identity:
+    """What sets the law of a record apart: of a workload too, by the same names."""
     kv_dtype = record.get("kv_dtype") or record["dtype"]
     layers = record.get("num_layers") or 1
     return (
@@ -220,7 +236,7 @@ def _latencies(records: Sequence[Mapping[str, Any]], threads: float) -> Floats:
     return np.array([record["median_s"] for record in records], dtype=float)
 
 
-def _columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Floats]:
+def columns_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Floats]:
     """Shapes as laws take them; FLOP and bytes are what theory says of each call."""
 
     def column(name: str) -> Floats:
@@ -240,8 +256,10 @@ def _columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Floats]:
     }
 
 
-def _law_of(phase: str, kind: str | None) -> Law:
+def _law_of(phase: str, backend: str, kind: str | None) -> Law:
     """The law of a phase; calls are launched one by one here, and never replayed from a graph."""
+    if kind == "cpu" and backend in _CPU_LAWS:
+        return _CPU_LAWS[backend][phase]
     law = PREFILL if phase == "prefill" else DECODE
     if kind in ("cuda", "rocm"):
         return law.expecting({"launch": (20e-6, 1.0)})
@@ -260,13 +278,18 @@ def _hardware(header: Mapping[str, Any], dtype: str, is_cold: bool) -> Hardware:
             "sweep again: they are measured",
         )
     cache = facts.get("l3_bytes") or facts.get("l2_bytes") or 0
-    units = facts.get("num_sms") or facts.get("threads") or facts.get("physical_cores") or 1
-    return Hardware(float(peak), float(bandwidth), 0.0 if is_cold else float(cache), float(units))
+    held = 0.0 if is_cold else float(cache)
+    return Hardware(float(peak), float(bandwidth), held, units_of(facts))
+
+
+def units_of(facts: Mapping[str, Any]) -> float:
+    """What shares the work: SMs of a GPU, threads of a CPU."""
+    return float(facts.get("num_sms") or facts.get("threads") or facts.get("physical_cores") or 1)
 
 
 def _why_no_law(group: Group) -> str | None:
     """Why the points are too few, and which are missing."""
-    length = _LENGTHS[group.law.name]
+    length = _LENGTHS[group.law.phase]
     values = np.unique(group.shapes[length])
     shapes = np.unique(np.stack([group.shapes[axis] for axis in group.law.axes]), axis=1)
     if len(values) == 1:
@@ -281,7 +304,7 @@ def _why_no_law(group: Group) -> str | None:
 def missing_points(group: Group) -> list[str]:
     """Which regimes no point shows, as a sweep would ask for them."""
     shapes, hardware = group.shapes, group.hardware
-    length = shapes[_LENGTHS[group.law.name]]
+    length = shapes[_LENGTHS[group.law.phase]]
     ideal_s = np.maximum(
         shapes["flops"] / hardware.flops_per_s, shapes["bytes"] / hardware.bytes_per_s
     )
@@ -294,15 +317,16 @@ def missing_points(group: Group) -> list[str]:
         or (shapes["bytes"] > PAST_CACHE * hardware.cache_bytes).any(),
         "many sequences": (shapes["batch"] >= 8 * shapes["batch"].min()).any(),
     }  # fmt: skip
-    if group.law.name == "decode":
+    if group.law.phase == "decode":
         pairs = shapes["batch"] * shapes["kv_heads"]
         wanted["many short sequences"] = ((pairs >= 4 * hardware.num_units) & (length <= 256)).any()
     return [words for words, is_there in wanted.items() if not is_there]
 
 
-def _fitted(key: str, group: Group) -> FittedGroup:
-    law = fit_overlap(group.law, *_some(group), group.hardware).law
-    group = replace(group, law=law)
+def _fitted(key: str, identity: Identity, group: Group) -> FittedGroup:
+    best, *others = _forms(group)
+    law = best.law
+    group = replace(group, law=law, hardware=best.hardware)
     is_large = len(group.latency_s) >= 2 * least_rows(group)
     outcomes = judge(group) if is_large else judge_few(group)
     held = next(one for one in outcomes if one.holdout == "random" and one.method == FORM)
@@ -310,7 +334,8 @@ def _fitted(key: str, group: Group) -> FittedGroup:
     calibrated = calibrate(group, outcomes, num_points=MOST_POINTS)
     # What it missed of others it will miss of the next: half its misses, and nine in ten of them.
     missed_sd = (held.median / 0.6745 + held.p90 / 1.645) / 2
-    fitted = replace(calibrated.fitted, residual_sd=max(missed_sd, LEAST_SCATTER))
+    fitted = covering(calibrated.fitted, others)
+    fitted = replace(fitted, residual_sd=max(missed_sd, LEAST_SCATTER))
     calibrated = replace(calibrated, fitted=fitted)
     words = [verdict(held, holds), *_binding(group, calibrated)]
     unseen = [
@@ -323,7 +348,23 @@ def _fitted(key: str, group: Group) -> FittedGroup:
     missing = missing_points(group)
     if missing:
         words.append(f"not measured: {', '.join(missing)}")
-    return FittedGroup(group, key, calibrated, outcomes, holds, words)
+    return FittedGroup(group, key, calibrated, outcomes, holds, words, identity)
+
+
+def _forms(group: Group) -> list[Fitted]:
+    """The forms of a law that its points leave plausible, the most probable first.
+
+    On a CPU also how much of its last cache calls find: others may hold the rest, and its cores may
+    not reach all of it.
+    """
+    shapes, latency_s = _some(group)
+    shares = CACHE_SHARES if group.law.kind else (1.0,)
+    found = []
+    for share in shares:
+        hardware = replace(group.hardware, cache_bytes=share * group.hardware.cache_bytes)
+        found += fit_overlaps(group.law, shapes, latency_s, hardware)
+    found.sort(key=unlikeliness)
+    return [one for one in found if unlikeliness(one) <= unlikeliness(found[0]) + PLAUSIBLE]
 
 
 def _some(group: Group) -> tuple[dict[str, Floats], Floats]:
@@ -342,7 +383,7 @@ def verdict(held: Outcome, holds: bool) -> str:
 
 def _binding(group: Group, law: CalibratedLaw) -> list[str]:
     """What takes most of the time along the lengths, at the smallest and the largest batch."""
-    axis = _LENGTHS[group.law.name]
+    axis = _LENGTHS[group.law.phase]
     words = []
     batches = np.unique(group.shapes["batch"])
     for batch in dict.fromkeys((batches[0], batches[-1])):

@@ -35,7 +35,7 @@ def calibrations_table(calibrations: "Sequence[Calibration]") -> Table:
                 "device": one.device,
                 "engine": one.engine,
                 "num_laws": len(one.laws),
-                "laws": ", ".join(dict.fromkeys(law.fitted.law.name for law in one.laws.values())),
+                "laws": ", ".join(dict.fromkeys(law.fitted.law.phase for law in one.laws.values())),
                 "random": _median(one, "random_with_residual", "random"),
                 "far": _median(one, "far_with_residual", "far"),
                 "source": one.source.get("repository") or one.source.get("made_by"),

@@ -3,13 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnprof.capacity.request import EstimateRequest
 from attnprof.errors import UsageError
 from attnprof.models.load import load_model
 from attnprof.render import Table
 from attnprof.units import parse_seconds, parse_tokens
+
+if TYPE_CHECKING:
+    from attnprof.fit_laws import RunFit
 
 VALIDATIONS = ("parameters", "serving-cases", "kernels", "serving-perf")
 
@@ -190,11 +193,36 @@ def answer_fit(runs: Sequence[Path], output: Path | None) -> tuple[Answer, str]:
         UsageError: No run, two devices, or too few points for any law.
     """
     from attnprof.fit_laws import fit_runs
+
+    return _kept_fit(fit_runs(runs), output or runs[0] / "calibration.yaml")
+
+
+def answer_calibration(run: Path) -> tuple[Answer, str]:
+    """The laws of a run, kept in the user's own folder under the name of its device.
+
+    Raises:
+        UsageError: Too few points for any law, or a folder that cannot be written.
+    """
+    from attnprof.fit_laws import fit_runs
+    from attnprof.laws.calibration import KIND
+    from attnprof.profiles import user_profile_dir
+
+    found = fit_runs([run])
+    folder = user_profile_dir() / KIND
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {folder}: {error.strerror}", "set ATTNPROF_PROFILES to another folder"
+        ) from None
+    return _kept_fit(found, folder / f"{found.calibration.name}.yaml")
+
+
+def _kept_fit(found: "RunFit", path: Path) -> tuple[Answer, str]:
+    """Tables and document of a fit whose calibration is written to ``path``."""
     from attnprof.law_tables import fit_tables
     from attnprof.laws.calibration import calibration_text
 
-    found = fit_runs(runs)
-    path = output or runs[0] / "calibration.yaml"
     try:
         path.write_text(calibration_text(found.calibration), encoding="utf-8")
     except OSError as error:

@@ -399,7 +399,8 @@ class RunDirectory:
         header = json.loads(strict_json({"format": FORMAT, **header}))
         if self.earlier is not None:
             _refuse_other_conditions(self.path, self.earlier.header, header)
-            header = {**self.earlier.header, "resumed": header.get("started")}
+            grown = {key: header[key] for key in ("workloads", "grid")} if _grows(header) else {}
+            header = {**self.earlier.header, **grown, "resumed": header.get("started")}
         self._write_header(header)
         try:
             for name in (RECORDS_FILE, VISITS_FILE, RULERS_FILE):
@@ -530,11 +531,20 @@ def _earlier_run(path: Path, resume: bool, warn: Callable[[str], None]) -> Run |
 
 def _refuse_other_conditions(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     for key in RESUMED_KEYS:
+        if key == "workloads" and _grows(new):
+            known = old.get(key) or []
+            if new[key][: len(known)] == known:
+                continue
         if old.get(key) != new.get(key):
             raise CannotMeasureError(
                 f"{path} was measured under another {_difference(key, old.get(key), new.get(key))}",
                 "resume with the same command on the same machine, or write to another folder",
             )
+
+
+def _grows(header: dict[str, Any]) -> bool:
+    """Whether the run is one to whose workloads others are added, as its law asks for them."""
+    return bool((header.get("grid") or {}).get("grows"))
 
 
 def _difference(name: str, old: Any, new: Any) -> str:

@@ -58,6 +58,7 @@ class Law:
         axes: Columns in whose logarithms two shapes are near or far.
         scatter: Standard deviation of log measured over fitted that is expected of the form: 8 %
             is what six terms miss of a real kernel.
+        kind: Of the devices that alone it describes, where its name begins with it.
     """
 
     name: str
@@ -67,6 +68,12 @@ class Law:
     overlap: float
     axes: tuple[str, ...]
     scatter: float = 0.08
+    kind: str = ""
+
+    @property
+    def phase(self) -> str:
+        """What the law is of: prefill, decode, gemm or all-reduce, whatever the kind of device."""
+        return self.name.removeprefix(self.kind).lstrip("-")
 
     @property
     def names(self) -> tuple[str, ...]:

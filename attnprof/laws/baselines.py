@@ -35,7 +35,7 @@ def roofline_s(law: Law, shapes: Columns, hardware: Hardware) -> Floats:
 
 def work_only_s(law: Law, shapes: Columns, latencies_s: Floats, asked: Columns) -> Floats:
     """``c·F``, the growth with n² of a textbook (bytes where no FLOP count), by relative errors."""
-    place = 1 if law.name in ("all-reduce", "decode") else 0
+    place = 1 if law.phase in ("all-reduce", "decode") else 0
     factor = np.exp(np.median(np.log(latencies_s / work_of(law, shapes)[place])))
     return np.asarray(factor * work_of(law, asked)[place])
 

@@ -70,7 +70,7 @@ _KEPT = ("in-sample", "random", "far", "heads")
 
 def law_key(group: Group) -> str:
     """What a calibration calls the law of a group: ``decode.bf16.fp8.d128.gqa``."""
-    parts = {"law": group.law.name, **group.key}
+    parts = {"law": group.law.phase, **group.key}
     skipped = ("kernel",) if group.law.name != "all-reduce" else ()
     return ".".join(parts[name] for name in _KEY if parts.get(name) and name not in skipped)
 

@@ -12,7 +12,8 @@ from attnprof.errors import UsageError, nearest
 from attnprof.fields import Fields
 from attnprof.laws.base import Columns, Floats, Hardware
 from attnprof.laws.fitting import Z80, Z90, Fitted, coordinates
-from attnprof.laws.kernels import LAWS, attention_columns
+from attnprof.laws.kernels import attention_columns
+from attnprof.laws.known import LAWS
 from attnprof.laws.residual import LocalResidual
 from attnprof.profiles import find_profile, list_profiles, read_yaml
 
@@ -83,8 +84,8 @@ def predict(
             nearest(law_key, list(calibration.laws)),
         )
     columns = {name: np.asarray(column, dtype=float) for name, column in shapes.items()}
-    if law.fitted.law.name in ("prefill", "decode"):
-        columns = attention_columns(columns, law.fitted.law.name)
+    if law.fitted.law.phase in ("prefill", "decode"):
+        columns = attention_columns(columns, law.fitted.law.phase)
     places = coordinates(law.fitted.law, columns)
     beyond = doublings_beyond(law, columns)
     support = law.residual.support(places) * (beyond == 0)
@@ -101,7 +102,7 @@ def doublings_beyond(law: CalibratedLaw, columns: Columns) -> Floats:
     for axis, (low, high) in law.domain.items():
         size = np.maximum(columns[axis], 1e-9)
         total += np.maximum(np.log2(low / size), 0.0) + np.maximum(np.log2(size / high), 0.0)
-    if law.fitted.law.name in _PAST_LAWS and "kv_len" in columns:
+    if law.fitted.law.phase in _PAST_LAWS and "kv_len" in columns:
         total += np.maximum(np.log2(columns["kv_len"] / columns["q_len"]), 0.0)
     return np.where(total > 1e-9, total, 0.0)
 
@@ -120,7 +121,7 @@ def find_law(
     """
     best: tuple[float, int, str] | None = None
     for key, one in calibration.laws.items():
-        if one.fitted.law.name != law:
+        if one.fitted.law.phase != law:
             continue
         away = sum(
             _distance(name, value, one.where.get(name, "")) for name, value in wanted.items()
@@ -189,7 +190,11 @@ def _law_of(where: str, content: Any, device: dict[str, Any]) -> CalibratedLaw:
     overlap = fields.number("overlap", low=1.0, high=16.0, needed=False)
     if overlap is not None:
         law = replace(law, overlap=overlap)
-    facts = Fields({**device, "flops_per_s": fields.number("flops_per_s", low=1e6)}, where)
+    own = {"flops_per_s": fields.number("flops_per_s", low=1e6)}
+    cache_bytes = fields.number("cache_bytes", needed=False)
+    if cache_bytes is not None:
+        own["cache_bytes"] = cache_bytes
+    facts = Fields({**device, **own}, where)
     coefficients = _rows_of(where, _lines_of(where, fields, "coefficients"), law.names, 4)
     for name, (value, low, high, share) in zip(law.names, coefficients, strict=True):
         if not 0 < low <= value <= high or not 0 <= share <= 1.001:
@@ -345,11 +350,11 @@ def calibration_text(calibration: Calibration) -> str:
         lines.append(f"  link_bytes_per_s: {_plain(hardware.link_bytes_per_s)}")
     lines.append("laws:")
     for key, law in calibration.laws.items():
-        lines += _law_lines(key, law)
+        lines += _law_lines(key, law, hardware.cache_bytes)
     return "\n".join(lines) + "\n"
 
 
-def _law_lines(key: str, law: CalibratedLaw) -> list[str]:
+def _law_lines(key: str, law: CalibratedLaw, cache_bytes: float) -> list[str]:
     fitted = law.fitted
     low = fitted.coefficients if fitted.low is None else fitted.low
     high = fitted.coefficients if fitted.high is None else fitted.high
@@ -367,6 +372,11 @@ def _law_lines(key: str, law: CalibratedLaw) -> list[str]:
         ),
         f"    where: {{{where}}}",
         f"    flops_per_s: {_plain(fitted.hardware.flops_per_s)}",
+        *(
+            [f"    cache_bytes: {_plain(fitted.hardware.cache_bytes)}"]
+            if fitted.hardware.cache_bytes != cache_bytes
+            else []
+        ),
         f"    num_points: {fitted.num_points}",
         "    coefficients: |",
         *(

@@ -4,6 +4,7 @@ Most probable coefficients in log latency with a pseudo-Huber loss, so that a mi
 as much as a second and a spike as little as it should; Levenberg-Marquardt, many fits at once.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,8 +99,15 @@ def fit(law: Law, shapes: Columns, latencies_s: Floats, hardware: Hardware) -> F
     )
 
 
-def fit_overlap(law: Law, shapes: Columns, latencies_s: Floats, hardware: Hardware) -> Fitted:
-    """The more probable of two laws: arithmetic and traffic add up, or they overlap.
+def unlikeliness(fitted: Fitted) -> float:
+    """Minus twice the log likelihood of what a law was fitted to, with its own scatter."""
+    return float(fitted.cost + 2 * fitted.num_points * np.log(fitted.law.scatter))
+
+
+def fit_overlaps(
+    law: Law, shapes: Columns, latencies_s: Floats, hardware: Hardware
+) -> list[Fitted]:
+    """A law fitted as one whose groups add up, and as one whose groups overlap.
 
     Each is fitted with the scatter that its own points show, down to :data:`LEAST_SCATTER`.
     """
@@ -110,9 +118,20 @@ def fit_overlap(law: Law, shapes: Columns, latencies_s: Floats, hardware: Hardwa
         residuals = np.log(latencies_s / first.latency_s(shapes))
         shown = _robust_sd(residuals, len(form.coefficients))
         scatter = min(max(shown, LEAST_SCATTER), form.scatter)
-        second = fit(replace(form, scatter=scatter), shapes, latencies_s, hardware)
-        found.append((second.cost + 2 * len(latencies_s) * np.log(scatter), second))
-    return min(found, key=lambda pair: pair[0])[1]
+        found.append(fit(replace(form, scatter=scatter), shapes, latencies_s, hardware))
+    return found
+
+
+def covering(fitted: Fitted, others: Iterable[Fitted]) -> Fitted:
+    """``fitted`` with intervals that hold those of other forms as well, which may be the true."""
+    if fitted.low is None or fitted.high is None:
+        return fitted
+    low, high = fitted.low, fitted.high
+    for one in others:
+        across = _WIDENED * 1.96 * np.sqrt(np.maximum(np.diag(one.covariance), 0.0))
+        low = np.minimum(low, one.coefficients * np.exp(-across))
+        high = np.maximum(high, one.coefficients * np.exp(across))
+    return replace(fitted, low=low, high=high)
 
 
 def with_intervals(fitted: Fitted, shapes: Columns, latencies_s: Floats, seed: int = 0) -> Fitted:

@@ -53,7 +53,7 @@ class Outcome:
 
 def least_rows(group: Group) -> int:
     """How many rows a group needs to be judged."""
-    return _LEAST_OF.get(group.law.name, LEAST_ROWS)
+    return _LEAST_OF.get(group.law.phase, LEAST_ROWS)
 
 
 def judge(group: Group, seed: int = 0) -> list[Outcome]:
@@ -65,7 +65,7 @@ def judge(group: Group, seed: int = 0) -> list[Outcome]:
         seen = ~held
         if held.sum() >= LEAST_TEST and seen.sum() >= least_rows(group) // 2:
             found += _judged(group, places, name, np.flatnonzero(seen), held, all_methods=True)
-    for num in (0, *_FEW_OF.get(group.law.name, FEW)):
+    for num in (0, *_FEW_OF.get(group.law.phase, FEW)):
         few = spread(places, num) if num else np.zeros(0, dtype=np.int64)
         found += _judged(group, places, f"{num} points", few, everything, all_methods=False)
     rng = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ def judge_few(group: Group) -> list[Outcome]:
         found.append(
             _outcome("random", method, len(rows) - len(rows) // NUM_FOLDS, predicted, band, truth_s)
         )
-    length, batch = group.shapes[_LENGTH[group.law.name]], group.shapes["batch"]
+    length, batch = group.shapes[_LENGTH[group.law.phase]], group.shapes["batch"]
     corner = (length > length.max() / FAR) | ((batch > batch.max() / FAR) & (batch.max() > 1))
     if corner.sum() >= LEAST_TEST and (~corner).sum() >= len(group.law.coefficients) - 2:
         made = _predicted(group, places, np.flatnonzero(~corner), corner)
@@ -194,10 +194,10 @@ def _of_usual_size(group: Group, places: Floats) -> list[Outcome]:
 
 def _holdouts(group: Group, seed: int) -> Mapping[str, Mask]:
     rng = np.random.default_rng(seed)
-    length = group.shapes[_LENGTH[group.law.name]]
+    length = group.shapes[_LENGTH[group.law.phase]]
     held = {
         "random": rng.random(len(length)) < RANDOM_SHARE,
-        "far": length > length.max() / _FAR_OF.get(group.law.name, FAR),
+        "far": length > length.max() / _FAR_OF.get(group.law.phase, FAR),
     }
     if "q_heads" in group.shapes:
         heads = group.shapes["q_heads"]

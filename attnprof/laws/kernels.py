@@ -4,8 +4,6 @@ Times are seconds, sizes bytes. The priors are medians over data-centre GPUs who
 replayed from a graph; a device of another kind widens them.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from attnprof.laws.base import Coefficient, Columns, Floats, Hardware, Law
@@ -207,4 +205,3 @@ ALL_REDUCE = Law(
     overlap=2.0,
     axes=("bytes",),
 )
-LAWS: Mapping[str, Law] = {law.name: law for law in (PREFILL, DECODE, GEMM, ALL_REDUCE)}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attnprof.laws.base import Floats, Hardware, Law, latency, log_jacobian
 from attnprof.laws.fitting import coordinates, fit, spread, with_intervals
-from attnprof.laws.kernels import LAWS
+from attnprof.laws.known import LAWS
 from attnprof.laws.residual import LocalResidual
 
 H100 = Hardware(989e12, 3.35e12, 50e6, 132, 450e9)
