@@ -36,6 +36,7 @@ def estimate_tables(found: "Estimate") -> list[Table]:
     return [
         _memory_table(found, title),
         _figures_table(found),
+        *([_curve_table(found)] if found.curve else []),
         _alternatives_table(found),
     ]
 
@@ -91,7 +92,8 @@ def _figures_table(found: "Estimate") -> Table:
         ("longest single sequence", f"{plan.max_context_len:,} tokens", ""),
     ]
     reads = f"prompt of {units.tokens(settings['prompt_len'])}"
-    prompt = f"{reads}; roofline"
+    how = found.provenance["latency.ttft_s"]
+    prompt = f"{reads}, alone; {how}"
     costs = {"per_hour": "cost of an hour"}
     if found.writes_tokens:
         costs["per_million_output_tokens"] = "cost of a million output tokens"
@@ -105,9 +107,14 @@ def _figures_table(found: "Estimate") -> Table:
             ("  ignoring windows", units.capacity(kv.windowless_bytes), "what common formulas say"),
             ("time to first token", _interval(found.ttft_s.to_json(), units.seconds), prompt),
             (
+                "  among the others",
+                _interval(found.ttft_loaded_s.to_json(), units.seconds),
+                f"the mean of {at_once}; {how}",
+            ),
+            (
                 f"time per output token, {at_once}",
                 _interval(found.tpot_s.to_json(), units.seconds),
-                f"{answer}; roofline",
+                f"{answer}; {how}",
             ),
             ("output", _interval(found.output_tokens_per_s.to_json(), _rate), f"all {at_once}"),
         ]
@@ -116,6 +123,7 @@ def _figures_table(found: "Estimate") -> Table:
         figures.append(
             ("time to read one", _interval(found.ttft_s.to_json(), units.seconds), prompt)
         )
+    figures += _slo_rows(found)
     figures.append(("limited by", found.binding, ""))
     cost = found.cost
     for key, what in costs.items():
@@ -131,6 +139,63 @@ def _figures_table(found: "Estimate") -> Table:
         ),
         rows=tuple({"what": a, "value": b, "basis": c} for a, b, c in figures),
         alarming=lambda row: row["what"] == "fits" and row["value"] == "no",
+    )
+
+
+def _slo_rows(found: "Estimate") -> list[tuple[str, str, str]]:
+    """What holds the limits of latency that were asked for."""
+    slo, settings = found.slo, found.settings
+    if slo is None:
+        return []
+    limits = [
+        f"{name} {units.seconds(value)}"
+        for name, value in (("TTFT", slo.limits.ttft_s), ("TPOT", slo.limits.tpot_s))
+        if value is not None
+    ]
+    within = f"within {' and '.join(limits)}"
+    length = f"prompt of {units.tokens(settings['prompt_len'])}"
+    users = f"{slo.prompt_users:,} user{'s' if slo.prompt_users > 1 else ''}"
+    return [
+        (
+            f"most at once {within}",
+            f"{slo.max_batch_size:,}",
+            f"{length}; {slo.safe_batch_size:,} by the upper ends of the intervals",
+        ),
+        ("  output then", _interval(slo.output_tokens_per_s.to_json(), _rate), ""),
+        ("  longest prompt", f"{slo.max_prompt_len:,} tokens", f"for {users}"),
+    ]
+
+
+def _curve_table(found: "Estimate") -> Table:
+    """Throughput against latency: what more sequences at once give, and what they cost."""
+    rows = [
+        {
+            "batch_size": round(point.batch_size),
+            "tpot_s": point.tpot_s.mid,
+            "tpot_high_s": point.tpot_s.high,
+            "ttft_loaded_s": point.ttft_loaded_s.mid,
+            "output_tokens_per_s": point.output_tokens_per_s.mid,
+            "per_gpu": (point.output_tokens_per_s.mid or 0.0) / found.deployment.num_gpus,
+            "cost": found.output_cost(point),
+        }
+        for point in found.curve
+    ]
+    how = found.provenance["latency.tpot_s"]
+    priced = found.cost["per_hour"] is not None
+    cost = Column("cost", f"{found.cost['currency']}/M tokens", "{:.3g}".format, "right", 1)
+    return Table(
+        name="curve",
+        title=f"Throughput against latency ({how}, not measured)",
+        columns=(
+            Column("batch_size", "At once", "{:,}".format, "right"),
+            Column("tpot_s", "Per token", units.seconds, "right"),
+            Column("tpot_high_s", "At most", units.seconds, "right", 1),
+            Column("ttft_loaded_s", "First token", units.seconds, "right"),
+            Column("output_tokens_per_s", "Output", _rate, "right"),
+            Column("per_gpu", "Of a GPU", _rate, "right", 1),
+            *([cost] if priced else []),
+        ),
+        rows=tuple(rows),
     )
 
 

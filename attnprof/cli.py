@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from attnprof.planning import Answer
-    from attnprof.sweep import Watcher
+    from attnprof.session import SweepPlan
+    from attnprof.sweep import Outcome, Watcher
 
 EXIT_NO = 1
 EXIT_CANNOT = 3
@@ -121,6 +122,14 @@ def sweep(
         bool,
         typer.Option("--resume", help="Go on with --output, or with the newest unfinished run."),
     ] = False,
+    for_fit: Annotated[
+        bool,
+        typer.Option(
+            "--for-fit",
+            help="Choose lengths and batches that pin a law down, then add those of which it is "
+            "least sure, until --budget (4m) or --interval (of its latencies, 0.05) is met.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the workloads and what they need; run none.")
     ] = False,
@@ -186,6 +195,7 @@ def sweep(
         predict_memory=predict_memory,
         energy=energy,
         allow_shared=allow_shared,
+        for_fit=for_fit,
         command=("attnprof", *sys.argv[1:]),
     )
     from attnprof.render import show
@@ -198,7 +208,7 @@ def sweep(
         return
     say(plan.summary)
     with _watcher(quiet) as watch:
-        outcome = session.run(plan, watch)
+        outcome = _measured(plan, watch)
     if outcome.records or outcome.unfinished:
         show(report_run(outcome.run_dir, tidy=output_format is OutputFormat.csv), output_format)
     say(session.closing_words(outcome))
@@ -206,6 +216,16 @@ def sweep(
         raise typer.Exit(EXIT_INTERRUPTED)
     if not outcome.any_ok:
         raise typer.Exit(EXIT_CANNOT)
+
+
+def _measured(plan: "SweepPlan", watch: "Watcher") -> "Outcome":
+    if plan.limits is None:
+        from attnprof import session
+
+        return session.run(plan, watch)
+    from attnprof import adaptive
+
+    return adaptive.run(plan, watch)
 
 
 def _some_time(name: str, text: str) -> float:
@@ -265,7 +285,8 @@ def show_command(
     kind: Annotated[
         str,
         typer.Argument(
-            help="models, gpus, engines, backends, sweeps, axes, variants, positions, caches."
+            help="models, gpus, engines, backends, sweeps, axes, variants, positions, caches, "
+            "calibrations."
         ),
     ],
     name: Annotated[
@@ -345,6 +366,12 @@ def estimate(
     prompt_len: Annotated[str | None, typer.Option(help="Tokens of a prompt.")] = None,
     output_len: Annotated[str | None, typer.Option(help="Tokens of an answer.")] = None,
     users: Annotated[int | None, typer.Option(min=1, help="Sequences wanted at once.")] = None,
+    ttft: Annotated[
+        str | None, typer.Option(help="Longest time to first token that is accepted: 2s.")
+    ] = None,
+    tpot: Annotated[
+        str | None, typer.Option(help="Longest time per output token that is accepted: 50ms.")
+    ] = None,
     price: Annotated[
         str | None, typer.Option(help="Per GPU and hour: a number, or a list of prices by name.")
     ] = None,
@@ -352,7 +379,7 @@ def estimate(
 ) -> None:
     """Say what a deployment needs, holds and costs, and which resource binds.
 
-    Exit code 1 where it does not fit, or not as many --users.
+    Exit code 1 where it does not fit, or not as many --users, or not within --ttft and --tpot.
     """
     from attnprof.planning import EstimateFlags, answer_estimate
 
@@ -381,6 +408,8 @@ def estimate(
             output_len=output_len,
             users=users,
             price=price,
+            ttft=ttft,
+            tpot=tpot,
         )
     )
     _give(answer, output_format)
@@ -421,9 +450,98 @@ def audit(
 
 
 @app.command()
+def fit(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Directories of sweeps on one device.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The calibration to write; RUN/calibration.yaml."),
+    ] = None,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Fit laws of latency to measured records, hold some out, and write a calibration.
+
+    Exit code 1 where a law does not hold on what was held out.
+    """
+    from attnprof.planning import answer_fit
+
+    answer, words = answer_fit(runs, output)
+    _give(answer, output_format)
+    say(words)
+    if not answer.is_yes:
+        raise typer.Exit(EXIT_NO)
+
+
+@app.command()
+def calibrate(
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.")
+    ] = "auto",
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Measure for this long: 90s, 10m; 4m.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--axis",
+            metavar="NAME=VALUES",
+            help="A kernel's own: backend=flash,eager, dtype=bfloat16, heads=32, kv_heads=8. "
+            "Lengths and batches are chosen.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Directory of the run.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Fit the laws of this device: a sweep for fit, then fit, kept under the device's name.
+
+    Exit code 1 where a law does not hold on what was held out.
+    """
+    from attnprof import adaptive, session
+    from attnprof.planning import answer_calibration
+
+    plan = session.plan(
+        session.Asked(
+            for_fit=True,
+            axes=dict(session.typed_axes(axis or [])),
+            device=device,
+            threads=threads,
+            output=output,
+            resume=resume,
+            budget_s=None if budget is None else _some_time("budget", budget),
+            command=("attnprof", *sys.argv[1:]),
+        )
+    )
+    say(plan.summary)
+    with _watcher(quiet) as watch:
+        outcome = adaptive.run(plan, watch)
+    if outcome.interrupted:
+        say(session.closing_words(outcome))
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if not outcome.any_ok:
+        raise typer.Exit(EXIT_CANNOT)
+    answer, words = answer_calibration(outcome.run_dir)
+    _give(answer, output_format)
+    say(words)
+    if not answer.is_yes:
+        raise typer.Exit(EXIT_NO)
+
+
+@app.command()
 def validate(
-    kind: Annotated[str, typer.Argument(help="parameters, serving-cases.")],
-    file: Annotated[Path, typer.Argument(help="JSON Lines with what others measured.")],
+    kind: Annotated[str, typer.Argument(help="parameters, serving-cases, kernels, serving-perf.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="JSON Lines with what others measured; of kernels CSV tables, or folders of them.",
+        ),
+    ],
     summary: Annotated[
         bool, typer.Option("--summary", help="The last table alone: errors by stratum.")
     ] = False,
@@ -434,8 +552,53 @@ def validate(
 
     from attnprof.planning import answer_validation
 
-    answer = answer_validation(kind, file)
+    answer = answer_validation(kind, files)
     _give(replace(answer, tables=answer.tables[-1:]) if summary else answer, output_format)
+
+
+@app.command("import")
+def import_command(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="SOURCE...", help="Files, or folders of them, in any mixture."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The run directory to write.")
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="aiconfigurator, vidur, llama-bench, tables or attnprof-csv; by content if "
+            "left out.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="What it ran on, if a source does not say.")
+    ] = None,
+    licence: Annotated[str | None, typer.Option(help="Of the numbers, if not known.")] = None,
+    source_version: Annotated[
+        str | None, typer.Option(help="Commit or release of the source, if not found.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Leave out a column that is not understood."),
+    ] = None,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Take in what others measured, as a run that report and fit read.
+
+    Reads AIConfigurator's Parquet, Vidur's CSV, llama-bench's JSON and Markdown, tidied tables of
+    kernels, and results.csv.
+    """
+    from attnprof.importing import import_sources
+    from attnprof.imports.parts import Asked
+    from attnprof.planning import Answer
+
+    asked = Asked(device, licence, source_version, tuple(ignore or ()))
+    found = import_sources(sources, output, form, asked, ["attnprof", *sys.argv[1:]])
+    _give(Answer(found.tables, found.document), output_format)
+    say(f"{found.num_records:,} records in {found.run_dir}")
 
 
 def _give(answer: "Answer", output_format: OutputFormat) -> None:

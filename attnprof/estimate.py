@@ -7,21 +7,22 @@ from typing import Any
 from attnprof.capacity.alternatives import DATA_PARALLEL, Alternative, alternatives
 from attnprof.capacity.kv_sizes import KvSizes, kv_sizes
 from attnprof.capacity.latency import (
-    DECODE_SHARES,
-    PREFILL_SHARES,
     Interval,
+    batched_tokens,
     decode_batch,
     decode_time,
-    latency,
     lengths,
     peak_flops_per_s,
     prefill_time,
+    stretches,
 )
 from attnprof.capacity.request import EstimateRequest, deployment_of
 from attnprof.engines.base import GIB, Deployment, MemoryPlan
 from attnprof.engines.registry import plan_memory
 from attnprof.gpus import Gpu
 from attnprof.prices import price_per_gpu_hour
+from attnprof.serving.latency import Figures, Latency, Limits, Slo, latency_of, not_below
+from attnprof.serving.load import DEFAULT_CHUNK, Load
 from attnprof.theory.serving_roofline import Roofs, StepTime
 from attnprof.theory.weights import weight_bytes
 
@@ -40,6 +41,7 @@ class Estimate:
     kv: KvSizes
     model_weight_bytes: int
     ttft_s: Interval
+    ttft_loaded_s: Interval
     tpot_s: Interval
     output_tokens_per_s: Interval
     cost: dict[str, Any]
@@ -48,6 +50,15 @@ class Estimate:
     notes: tuple[str, ...]
     alternatives: tuple[Alternative, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    curve: tuple[Figures, ...] = ()
+    slo: Slo | None = None
+
+    @property
+    def holds_limits(self) -> bool | None:
+        """Whether the users asked for, or one, are served within the limits; None without any."""
+        if self.slo is None:
+            return None
+        return self.slo.max_batch_size >= (self.settings.get("users") or 1)
 
     @property
     def serves_users(self) -> bool | None:
@@ -59,6 +70,10 @@ class Estimate:
     def writes_tokens(self) -> bool:
         """Whether the model generates; an encoder only reads."""
         return self.deployment.model.kind != "encoder"
+
+    def output_cost(self, point: Figures) -> float | None:
+        """What a million output tokens cost at a point of the curve; None without a price."""
+        return _per_million(self.cost["per_hour"], point.output_tokens_per_s.mid)
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``estimate --format json``, format 1."""
@@ -99,10 +114,16 @@ class Estimate:
             },
             "latency": {
                 "ttft_s": self.ttft_s.to_json(),
+                "ttft_loaded_s": self.ttft_loaded_s.to_json(),
                 "tpot_s": self.tpot_s.to_json(),
                 "output_tokens_per_s": self.output_tokens_per_s.to_json(),
             },
             "cost": self.cost,
+            "curve": [
+                {**point.to_json(), "per_million_output_tokens": self.output_cost(point)}
+                for point in self.curve
+            ],
+            "slo": None if self.slo is None else self.slo.to_json(),
             "binding": self.binding,
             "provenance": self.provenance,
             "notes": list(self.notes),
@@ -127,8 +148,8 @@ def _whole(value: float) -> float | int:
 def estimate(request: EstimateRequest) -> Estimate:
     """Say what a deployment needs and holds, how fast it can be at best, and what limits it.
 
-    Nothing is measured here: memory follows the engine's own arithmetic, latency is the roofline
-    with assumed shares of it.
+    Nothing is measured here: memory follows the engine's own arithmetic, latency the law of a step
+    with coefficients that were fitted to published serving results.
 
     Raises:
         UsageError: A name that is none, or a size or share out of range.
@@ -148,16 +169,21 @@ def estimate(request: EstimateRequest) -> Estimate:
         peak_flops_per_s(deployment), gpu.memory_bandwidth_bytes_per_s, gpu.link_bytes_per_s
     )
     step = prefill = prefill_time(deployment, roofs, prompt)
-    ttft, tpot = Interval(), Interval()
-    if plan.fits:  # else the engine does not start, and has no times
-        ttft = latency(prefill, PREFILL_SHARES)
     if output:
         step = decode_time(
             deployment, plan, roofs, prompt, output // 2, max(1, batch // deployment.dp)
         )
-        tpot = latency(step, DECODE_SHARES) if plan.fits else tpot
-    throughput = Interval(*(batch / time if time and batch else None
-                            for time in (tpot.high, tpot.mid, tpot.low)))  # fmt: skip
+    law = latency_of(deployment)
+    load = _load(deployment, plan, prompt, output, batch)
+    timed = plan.fits and law.is_known  # else the engine does not start, and has no times
+    figures = law.figures(load) if timed else None
+    ttft = loaded = tpot = throughput = Interval()
+    if figures is not None:
+        ttft = not_below(figures.ttft_s, prefill.total_s)
+        loaded = not_below(figures.ttft_loaded_s, prefill.total_s)
+        tpot = not_below(figures.tpot_s, step.total_s) if output else tpot
+        throughput = figures.output_tokens_per_s
+    most = decode_batch(replace(request, users=None), deployment, plan, prompt + output)
     settings = {
         "gpu": gpu.name,
         "num_gpus": deployment.num_gpus,
@@ -186,15 +212,49 @@ def estimate(request: EstimateRequest) -> Estimate:
         kv=kv,
         model_weight_bytes=_model_weight_bytes(deployment),
         ttft_s=ttft,
+        ttft_loaded_s=loaded,
         tpot_s=tpot,
         output_tokens_per_s=throughput,
         cost=_cost(request, deployment, ttft, throughput, prompt),
         binding=binding,
-        provenance=_provenance(request, deployment, gpu),
-        notes=_notes(deployment, gpu, plan, kv, tried),
+        provenance=_provenance(request, deployment, gpu, law.provenance),
+        notes=_notes(deployment, gpu, plan, kv, tried, law),
         alternatives=tried,
         settings=settings,
+        curve=law.curve(load, most) if timed and output else (),
+        slo=_slo(request, deployment, plan, law, load, most) if timed else None,
     )
+
+
+def _load(deployment: Deployment, plan: MemoryPlan, prompt: int, output: int, batch: int) -> Load:
+    """What the law of a step is asked: an encoder's source is beside the decoder's prompt."""
+    source, read = stretches(deployment, prompt)
+    return Load(
+        concurrency=float(max(1, batch)),
+        prompt_len=float(read),
+        output_len=float(output),
+        chunk_len=float(batched_tokens(plan) or DEFAULT_CHUNK),
+        source_len=source,
+    )
+
+
+def _slo(
+    request: EstimateRequest, deployment: Deployment, plan: MemoryPlan, law: Latency, load: Load,
+    most: int,
+) -> Slo | None:  # fmt: skip
+    limits = Limits(request.ttft_s, request.tpot_s)
+    if not limits.are_given:
+        return None
+    users, output = request.users or 1, round(load.output_len)
+
+    def holds_prompt(length: int) -> bool:
+        alone = replace(request, users=None)
+        return decode_batch(alone, deployment, plan, length + output) >= users
+
+    return law.slo(
+        load, limits, most=most, users=users, holds_prompt=holds_prompt,
+        longest=max(0, deployment.max_model_len - output),
+    )  # fmt: skip
 
 
 def _model_weight_bytes(deployment: Deployment) -> int:
@@ -232,9 +292,8 @@ def _cost(
     assert deployment.gpu is not None
     each, currency = price_per_gpu_hour(request.price, deployment.gpu.name)
     per_hour = None if each is None else each * deployment.num_gpus
-    per_output = per_input = None
-    if per_hour is not None and throughput.mid:
-        per_output = per_hour / 3600 / throughput.mid * 1e6
+    per_input = None
+    per_output = _per_million(per_hour, throughput.mid)
     if per_hour is not None and ttft.mid:
         per_input = per_hour / 3600 * ttft.mid / (prompt * deployment.dp) * 1e6
     return {
@@ -245,7 +304,15 @@ def _cost(
     }
 
 
-def _provenance(request: EstimateRequest, deployment: Deployment, gpu: Gpu) -> dict[str, str]:
+def _per_million(per_hour: float | None, tokens_per_s: float | None) -> float | None:
+    if per_hour is None or not tokens_per_s:
+        return None
+    return per_hour / 3600 / tokens_per_s * 1e6
+
+
+def _provenance(
+    request: EstimateRequest, deployment: Deployment, gpu: Gpu, latency: str
+) -> dict[str, str]:
     """How each number of the document was had; where it is missing, computed."""
     engine = deployment.engine.overheads
     exact = "computed" if deployment.model.exact else "assumed"
@@ -270,7 +337,9 @@ def _provenance(request: EstimateRequest, deployment: Deployment, gpu: Gpu) -> d
                      "block_size", "max_model_len", "prompt_len", "output_len")
         if getattr(request, name) is None
     }  # fmt: skip
-    return {**{name: known.get(name, "computed") for name in _NUMBERS}, **asked}
+    timed = {name: latency for name in _NUMBERS if name.startswith("latency.")}
+    timed |= dict.fromkeys(("curve", "slo"), latency)
+    return {**{name: known.get(name, "computed") for name in _NUMBERS}, **timed, **asked}
 
 
 _NUMBERS = (
@@ -285,7 +354,9 @@ _NUMBERS = (
     *(f"capacity.{name}" for name in (
         "fits", "kv_tokens", "max_concurrency", "max_context_len", "num_blocks",
     )),
-    *(f"latency.{name}{bound}" for name in ("ttft_s", "tpot_s", "output_tokens_per_s")
+    *(f"latency.{name}{bound}" for name in (
+        "ttft_s", "ttft_loaded_s", "tpot_s", "output_tokens_per_s",
+    )
       for bound in ("", ".low", ".mid", ".high")),
     *(f"cost.{name}" for name in (
         "per_hour", "per_million_input_tokens", "per_million_output_tokens",
@@ -296,7 +367,7 @@ _NUMBERS = (
 
 def _notes(
     deployment: Deployment, gpu: Gpu, plan: MemoryPlan, kv: KvSizes,
-    tried: tuple[Alternative, ...],
+    tried: tuple[Alternative, ...], law: Latency,
 ) -> tuple[str, ...]:  # fmt: skip
     notes = list(deployment.model.notes)
     engine = deployment.engine
@@ -333,10 +404,7 @@ def _notes(
             f"max_model_len {deployment.max_model_len} is above the model's {limit} positions"
         )
     notes.extend(plan.notes)
-    notes.append(
-        "latency is the roofline: low is its limit, mid and high assume shares of it that "
-        "serving kernels reach"
-    )
+    notes.append(_latency_words(law))
     if not plan.fits:
         fixes = [one.change for one in tried if one.fits]
         notes.append(
@@ -345,6 +413,20 @@ def _notes(
             else "it does not fit, and none of the changes tried alone makes it fit"
         )
     return tuple(notes)
+
+
+def _latency_words(law: Latency) -> str:
+    if not law.is_known:
+        return "latency is unknown: the GPU's profile states no peak"
+    if law.provenance == "calibrated":
+        return (
+            "latency follows a law of a step that was fitted to published serving results of this "
+            "GPU and engine; the intervals held 80 % of what was left out"
+        )
+    return (
+        "latency is assumed: the law of a step was fitted to published serving results of other "
+        "GPUs or engines, and scaled by the data sheet; the intervals are wider for it"
+    )
 
 
 def _latent_notes(

@@ -1,6 +1,7 @@
 """A model's name, as logs and people write it -> its shipped profile; never the network."""
 
 import re
+from functools import cache
 
 from attnprof.models.load import load_model
 from attnprof.models.spec import ModelSpec
@@ -8,7 +9,7 @@ from attnprof.profiles import find_profile, list_profiles
 
 # What names add to a model's own: how it was tuned, stored and packed.
 _SUFFIX = re.compile(
-    r"[-_.](?:instruct|chat|it|hf|base|pt|fp8|dynamic|awq|gptq|int4|int8|4bit|bnb|nvfp4|mxfp4|gguf|"
+    r"[-_.](?:instruct|chat|it|hf|base|pt|fp8|dynamic|awq|gptq|int4|int8|4bit|bnb|nvfp4|mxfp4|fp4|kv|gguf|"
     r"quantized|w8a8|w4a16|bf16|fp16|v\d+(?:\.\d+)*|\d{4}|q\d(?:_[k0-9a-z]+)*|unsloth|autoround)$"
 )
 _COMMENT = re.compile(r"\s*[(+].*$")
@@ -39,6 +40,42 @@ def known_model(name: str) -> ModelSpec | None:
     if "/" in hub_id and _is_listed(hub_id):
         return load_model(hub_id)
     return None
+
+
+def model_called(name: str) -> ModelSpec | None:
+    """As :func:`known_model`, also by what profiles list of the same shape, and by MLPerf's names.
+
+    >>> [model_called(name).name for name in ("nvidia/DeepSeek-V3.1-NVFP4", "llama2-70b-99.9")]
+    ['deepseek-v3', 'llama-2-70b']
+    """
+    found = known_model(name)
+    if found is not None:
+        return found
+    for spelling in spellings(re.sub(r"-99(\.\d)?$", "", name)):
+        dotted = re.sub(r"^llama-?(\d)(?:[._](\d))?-", _dotted_llama, spelling)
+        for variant in (spelling, dotted):
+            listed = variant if find_profile("models", variant) else _listed_names().get(variant)
+            if listed is not None:
+                return load_model(listed)
+    return None
+
+
+def _dotted_llama(match: re.Match[str]) -> str:
+    major, minor = match.groups()
+    return f"llama-{major}.{minor}-" if minor else f"llama-{major}-"
+
+
+@cache
+def _listed_names() -> dict[str, str]:
+    """The last part of every hub id and other name, lower case, to the profile that lists it."""
+    names: dict[str, str] = {}
+    for profile in list_profiles("models"):
+        path = find_profile("models", profile)
+        text = path.read_text(encoding="utf-8") if path is not None else ""
+        for listed in re.findall(r"(?m)^(?:hub_ids|aliases): \[([^\]]*)\]", text):
+            for entry in listed.split(","):
+                names.setdefault(entry.strip("\"' ").rsplit("/", 1)[-1].lower(), profile)
+    return names
 
 
 def model_of_shape(

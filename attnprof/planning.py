@@ -1,17 +1,20 @@
-"""The command line of ``estimate``, ``audit`` and ``validate`` -> a document and its tables."""
+"""The command line of what plans, fits and validates -> a document and its tables."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnprof.capacity.request import EstimateRequest
 from attnprof.errors import UsageError
 from attnprof.models.load import load_model
 from attnprof.render import Table
-from attnprof.units import parse_tokens
+from attnprof.units import parse_seconds, parse_tokens
 
-VALIDATIONS = ("parameters", "serving-cases")
+if TYPE_CHECKING:
+    from attnprof.fit_laws import RunFit
+
+VALIDATIONS = ("parameters", "serving-cases", "kernels", "serving-perf")
 
 T = TypeVar("T")
 
@@ -52,6 +55,8 @@ class EstimateFlags:
     output_len: str | None = None
     users: int | None = None
     price: str | None = None
+    ttft: str | None = None
+    tpot: str | None = None
 
 
 GRID_FLAGS = (
@@ -96,9 +101,12 @@ def answer_estimate(flags: EstimateFlags) -> Answer:
             output_len=_one(flags.output_len, parse_tokens),
             users=flags.users,
             price=flags.price,
+            ttft_s=_one(flags.ttft, parse_seconds),
+            tpot_s=_one(flags.tpot, parse_seconds),
         )
     )
     is_yes = found.plan.fits and found.serves_users is not False
+    is_yes = is_yes and found.holds_limits is not False
     return Answer(estimate_tables(found), found.to_json(), is_yes=is_yes)
 
 
@@ -178,21 +186,90 @@ def answer_audit(
     return Answer([audit_table(audit)], audit.to_json()), words
 
 
-def answer_validation(kind: str, path: Path) -> Answer:
-    """Our predictions held against a file of truth.
+def answer_fit(runs: Sequence[Path], output: Path | None) -> tuple[Answer, str]:
+    """The laws of some runs and their calibration file; the words say where it lies.
 
     Raises:
-        UsageError: No such kind, or the file is not of its format.
+        UsageError: No run, two devices, or too few points for any law.
+    """
+    from attnprof.fit_laws import fit_runs
+
+    return _kept_fit(fit_runs(runs), output or runs[0] / "calibration.yaml")
+
+
+def answer_calibration(run: Path) -> tuple[Answer, str]:
+    """The laws of a run, kept in the user's own folder under the name of its device.
+
+    Raises:
+        UsageError: Too few points for any law, or a folder that cannot be written.
+    """
+    from attnprof.fit_laws import fit_runs
+    from attnprof.laws.calibration import KIND
+    from attnprof.profiles import user_profile_dir
+
+    found = fit_runs([run])
+    folder = user_profile_dir() / KIND
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {folder}: {error.strerror}", "set ATTNPROF_PROFILES to another folder"
+        ) from None
+    return _kept_fit(found, folder / f"{found.calibration.name}.yaml")
+
+
+def _kept_fit(found: "RunFit", path: Path) -> tuple[Answer, str]:
+    """Tables and document of a fit whose calibration is written to ``path``."""
+    from attnprof.law_tables import fit_tables
+    from attnprof.laws.calibration import calibration_text
+
+    try:
+        path.write_text(calibration_text(found.calibration), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}", "give --output another file"
+        ) from None
+    tables = fit_tables(found)
+    document = {
+        "format": 1,
+        "calibration": str(path),
+        **{table.name: [dict(row) for row in table.rows] for table in tables},
+        "notes": list(found.notes),
+    }
+    holds = all(one.holds for one in found.groups)
+    return Answer(tables, document, is_yes=holds), f"wrote {path}"
+
+
+def answer_validation(kind: str, paths: Sequence[Path]) -> Answer:
+    """Our predictions held against files of truth.
+
+    Raises:
+        UsageError: No such kind, a file that is not of its format, or several where one goes.
     """
     from attnprof.errors import nearest
 
     if kind not in VALIDATIONS:
         raise UsageError(f"nothing to validate as {kind!r}", nearest(kind, VALIDATIONS))
+    if kind == "kernels":
+        from attnprof.validate_kernels import validate_kernels
+
+        kernels = validate_kernels(paths)
+        return Answer(kernels.tables(), kernels.to_json())
+    if len(paths) > 1:
+        raise UsageError(
+            f"validate {kind} takes one file, not {len(paths)}", "give them one by one"
+        )
+    path = paths[0]
     if kind == "parameters":
         from attnprof.validate_parameters import to_json, validate_parameters
 
         rows = validate_parameters(path)
         return Answer([_parameters_table(rows)], to_json(rows))
+    if kind == "serving-perf":
+        from attnprof.validate_serving_perf import validate_serving_perf
+
+        served = validate_serving_perf(path)
+        return Answer(served.tables(), served.to_json())
     from attnprof.capacity_tables import validation_tables
     from attnprof.validate_cases import validate_serving_cases
 

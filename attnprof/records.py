@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired, Required, TypedDict
+from typing import Any, NotRequired, Required, TypedDict, get_type_hints
 
 from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.kinds import misfit
@@ -105,8 +105,8 @@ class _KeptRecord(TypedDict, total=False):
     phase: str
     backend: str
     device: str
-    dtype: str
-    kv_dtype: str
+    dtype: str | None
+    kv_dtype: str | None
     variant: str
     kv_cache: str
     cache_regime: str
@@ -147,7 +147,7 @@ class _KeptRecord(TypedDict, total=False):
     num_experts: int | None
     num_active_experts: int | None
     check: _KeptCheck | None
-    num_samples: int
+    num_samples: int | None
     samples_s: tuple[float, ...]
     samples_cpu_s: tuple[float, ...]
     median_s: float | None
@@ -171,6 +171,47 @@ class _KeptRecord(TypedDict, total=False):
     ttft_s: float | None
     itl_s: tuple[float, ...]
     parts: tuple[_KeptPart, ...] | None
+    rms_error: float | None
+    median_itl_s: float | None
+    model_digest: str | None
+    # Of a record that was imported; ``kind`` has one of another project's alone.
+    provenance: str
+    kind: str
+    source: str
+    engine: str
+    engine_version: str | None
+    kernel: str | None
+    statistic: str
+    num_merged: int
+    op: str | None
+    m_tokens: int
+    n_out: int
+    k_in: int
+    system: str | None
+    collective: str
+    num_ranks: int
+    message_bytes: int
+    num_tokens: int
+    hidden_size: int
+    tensor_parallel: int
+    prompt_len: int
+    output_len: int
+    depth_len: int
+    num_devices: int | None
+    num_params: int | None
+    settings: str
+    tokens_per_s: float
+    stddev_s: float | None
+
+
+def record_misfit(record: dict[str, Any]) -> str | None:
+    """Where a record has a value of another kind than tables and fits expect, or None."""
+    return misfit(record, _KeptRecord)
+
+
+def record_kinds() -> dict[str, Any]:
+    """The keys of a record that tables and fits look at, each with its type."""
+    return get_type_hints(_KeptRecord)
 
 
 class _KeptRulers(TypedDict):
@@ -359,7 +400,8 @@ class RunDirectory:
         header = json.loads(strict_json({"format": FORMAT, **header}))
         if self.earlier is not None:
             _refuse_other_conditions(self.path, self.earlier.header, header)
-            header = {**self.earlier.header, "resumed": header.get("started")}
+            grown = {key: header[key] for key in ("workloads", "grid")} if _grows(header) else {}
+            header = {**self.earlier.header, **grown, "resumed": header.get("started")}
         self._write_header(header)
         try:
             for name in (RECORDS_FILE, VISITS_FILE, RULERS_FILE):
@@ -490,11 +532,20 @@ def _earlier_run(path: Path, resume: bool, warn: Callable[[str], None]) -> Run |
 
 def _refuse_other_conditions(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     for key in RESUMED_KEYS:
+        if key == "workloads" and _grows(new):
+            known = old.get(key) or []
+            if new[key][: len(known)] == known:
+                continue
         if old.get(key) != new.get(key):
             raise CannotMeasureError(
                 f"{path} was measured under another {_difference(key, old.get(key), new.get(key))}",
                 "resume with the same command on the same machine, or write to another folder",
             )
+
+
+def _grows(header: dict[str, Any]) -> bool:
+    """Whether the run is one to whose workloads others are added, as its law asks for them."""
+    return bool((header.get("grid") or {}).get("grows"))
 
 
 def _difference(name: str, old: Any, new: Any) -> str:

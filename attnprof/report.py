@@ -29,6 +29,7 @@ from attnprof.findings import (
 )
 from attnprof.fit import fit_run
 from attnprof.growth_tables import filling_table, generation_table, growth_table, kv_table
+from attnprof.imports import summary as imported
 from attnprof.medians import Interval
 from attnprof.recording import unfinished_records
 from attnprof.records import Run, read_run
@@ -41,6 +42,7 @@ from attnprof.render import (
     plain,
     without_nan,
 )
+from attnprof.result_keys import RESULT_KEYS
 from attnprof.run_header import (
     Header,
     ceilings_of,
@@ -56,21 +58,6 @@ from attnprof.series import Record, contests, is_ok, label, varying_keys, what_i
 RESULTS_FILE = "results.csv"
 REPORT_FILE = "report.md"
 FIT_FILE = "fit.json"
-
-# The columns of results.csv, named as the record names them. More may be added at the end.
-RESULT_KEYS = (
-    "workload_id", "scope", "phase", "attention", "variant", "window_len", "position", "kv_cache",
-    "backend", "device", "dtype", "kv_dtype", "batch_size", "q_len", "kv_len", "num_q_heads",
-    "num_kv_heads", "head_dim", "num_layers", "status", "reason", "num_samples", "median_s",
-    "median_low_s", "median_high_s", "median_wall_s", "median_cpu_s", "clock", "flags", "flops",
-    "bytes_moved", "achieved_flops_per_s", "mfu", "mbu", "weight_bytes", "kv_bytes",
-    "peak_activation_bytes", "peak_rss_bytes", "theory_kv_bytes", "theory_peak_activation_bytes",
-    "theory_s", "start_len", "cache_regime", "mixer", "model", "model_digest", "implementation",
-    "weight_dtype", "source_len", "prefill_len", "checkpointing", "prefix_len", "document_len",
-    "sink_len", "min_len", "mla", "v_head_dim", "kv_lora_rank", "rope_head_dim", "softcap",
-    "sink_logits", "block_tokens", "ffn", "ffn_dim", "num_experts", "num_active_experts",
-    "rms_error", "ttft_s", "median_itl_s",
-)  # fmt: skip
 
 # What is looked at first: a number that is wrong, then what broke, then what was never tried.
 _STATUS_ORDER = (
@@ -90,26 +77,56 @@ def write_reports(run_dir: Path) -> list[Path]:
         UsageError: No run there, or it cannot be written to.
     """
     run = _read_in_grid_order(run_dir)
+    if imported.is_foreign_run(run.records):
+        return _write_foreign(run)
     return _write_all(run, fit_run(run.header, run.records))
 
 
 def report_run(run_dir: Path, *, tidy: bool = False) -> list[Table]:
     """Both at once, read and fitted once: :func:`write_reports`, then :func:`run_tables`."""
     run = _read_in_grid_order(run_dir)
+    if imported.is_foreign_run(run.records):
+        _write_foreign(run)
+        return _foreign_tables(run, tidy)
     fits = fit_run(run.header, run.records)
     _write_all(run, fits)
     return [results_table(run.records)] if tidy else tables(run.header, run.records, fits)
 
 
+def _write_foreign(run: Run) -> list[Path]:
+    """What can be said of times that others measured; growth is not among it."""
+    name, command = device_name(run.header), command_of(run.header)
+    return _write_texts(
+        run.path,
+        {
+            RESULTS_FILE: imported.results_csv(run.records),
+            REPORT_FILE: imported.report_md(run.header, run.records, name, command),
+        },
+    )
+
+
+def _foreign_tables(run: Run, tidy: bool) -> list[Table]:
+    if tidy:
+        return [imported.results_table(run.records)]
+    groups, *others = imported.foreign_tables(run.header, run.records)
+    return [replace(groups, notes=(*groups.notes, *imported.NOT_SHOWN)), *others]
+
+
 def _write_all(run: Run, fits: Mapping[str, Any]) -> list[Path]:
-    texts = {
-        RESULTS_FILE: results_csv(run.records),
-        FIT_FILE: json.dumps(without_nan(fits), indent=1) + "\n",
-        REPORT_FILE: report_md(run, fits),
-    }
+    return _write_texts(
+        run.path,
+        {
+            RESULTS_FILE: results_csv(run.records),
+            FIT_FILE: json.dumps(without_nan(fits), indent=1) + "\n",
+            REPORT_FILE: report_md(run, fits),
+        },
+    )
+
+
+def _write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     for name, text in texts.items():
-        _write_whole(run.path / name, text)
-    return [run.path / name for name in texts]
+        _write_whole(folder / name, text)
+    return [folder / name for name in texts]
 
 
 def run_tables(run_dir: Path, *, tidy: bool = False) -> list[Table]:
@@ -119,6 +136,8 @@ def run_tables(run_dir: Path, *, tidy: bool = False) -> list[Table]:
         UsageError: No run there.
     """
     run = _read_in_grid_order(run_dir)
+    if imported.is_foreign_run(run.records):
+        return _foreign_tables(run, tidy)
     if tidy:
         return [results_table(run.records)]
     return tables(run.header, run.records, fit_run(run.header, run.records))
@@ -127,6 +146,8 @@ def run_tables(run_dir: Path, *, tidy: bool = False) -> list[Table]:
 def _read_in_grid_order(run_dir: Path) -> Run:
     """The run with all that it has: also what a stopped sweep had measured of a workload so far."""
     run = read_run(run_dir)
+    if run.header.get("imported"):
+        return run
     found = (*run.records, *unfinished_records(run))
     return replace(run, records=tuple(in_grid_order(run.header, found)))
 
@@ -155,8 +176,10 @@ def results_table(records: Sequence[Record]) -> Table:
     rows = tuple(
         {
             **record,
-            "rms_error": (record.get("check") or {}).get("rms_error"),
-            "median_itl_s": statistics.median(itl_s) if (itl_s := record.get("itl_s")) else None,
+            "rms_error": (record.get("check") or record).get("rms_error"),
+            "median_itl_s": statistics.median(itl_s)
+            if (itl_s := record.get("itl_s"))
+            else record.get("median_itl_s"),
         }
         for record in records
     )

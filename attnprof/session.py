@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnprof import machine
 from attnprof.axes import axis_named
 from attnprof.backends.support import BACKENDS
 from attnprof.devices import kind_of
-from attnprof.devices.cpu_meters import available_bytes
+from attnprof.devices.cpu_meters import available_bytes, cache_bytes
 from attnprof.devices.environment import default_threads
 from attnprof.errors import CannotMeasureError, UsageError, nearest
 from attnprof.findings import counted
@@ -30,12 +30,18 @@ from attnprof.grid import (
     sizes_of_model,
     sweep_groups,
 )
-from attnprof.measure import ACCELERATORS, plan_for
+from attnprof.measure import ACCELERATORS, Plan, plan_for
 from attnprof.profiles import list_profiles, load_profile, read_yaml
 from attnprof.render import Table
 from attnprof.workload import Workload, checked
 
+if TYPE_CHECKING:
+    from attnprof.design import Limits
+    from attnprof.sweep import Outcome
+
 RUNS_DIR = Path("attnprof-runs")
+FOR_FIT = "for-fit"  # the name of a sweep that a design chooses
+ASSUMED_CACHE_BYTES, ASSUMED_UNITS = 50e6, 132.0  # of an accelerator, before it is opened
 TYPED = "typed"  # the name of a sweep that is typed axes and nothing else
 
 
@@ -58,6 +64,7 @@ class Asked:
     predict_memory: bool = True
     energy: bool = False
     allow_shared: bool = False
+    for_fit: bool = False
     command: tuple[str, ...] = ()
 
     @property
@@ -75,6 +82,7 @@ class SweepPlan:
     run_dir: Path
     table: Table
     summary: str
+    limits: "Limits | None" = None  # of the design, of a sweep for fit
 
 
 def typed_axes(texts: Sequence[str]) -> dict[str, str]:
@@ -107,8 +115,19 @@ def plan(asked: Asked) -> SweepPlan:
     kind = _device_kind(asked.device)
     threads = asked.threads or default_threads()
     run_dir = _resumed_dir(asked) if asked.resume else asked.output or _new_dir(asked)
-    grid = _resumed_grid(run_dir) if asked.resume and not _names_grid(asked) else _grid(asked, kind)
     measured = remembered_ceilings(kind, threads)
+    limits = None
+    if asked.resume and (asked.for_fit or not _names_grid(asked)):
+        grid = _resumed_grid(run_dir)
+        if grid.name == FOR_FIT:
+            limits = _limits(kind, threads)
+        elif asked.for_fit:
+            raise UsageError(f"{run_dir} is no sweep for fit", "leave --for-fit out")
+    elif asked.for_fit:
+        limits = _limits(kind, threads)
+        grid = _designed(asked, kind, limits)
+    else:
+        grid = _grid(asked, kind)
     forecasts = forecast(
         grid.workloads,
         kind,
@@ -123,6 +142,7 @@ def plan(asked: Asked) -> SweepPlan:
         run_dir=run_dir,
         table=plan_table(grid.name, forecasts, grid.skipped, roofs),
         summary=_summary(grid, forecasts, kind, run_dir),
+        limits=limits,
     )
 
 
@@ -141,13 +161,66 @@ def _device_kind(device: str) -> str:
 
 def _grid(asked: Asked, kind: str) -> Grid:
     name, groups = _groups(asked)
-    backends = tuple(
+    return expand(name, groups, asked.axes, _backends(kind), _usual(kind))
+
+
+def _backends(kind: str) -> tuple[str, ...]:
+    """What ``all`` stands for."""
+    return tuple(
         backend.name
         for backend in BACKENDS.values()
         if kind == "synthetic" or (kind in backend.dtypes and backend.installed)
     )
-    usual = USUAL_OF_ACCELERATORS if kind in ACCELERATORS else USUAL
-    return expand(name, groups, asked.axes, backends, usual)
+
+
+def _usual(kind: str) -> dict[str, Any]:
+    return USUAL_OF_ACCELERATORS if kind in ACCELERATORS else USUAL
+
+
+def _limits(kind: str, threads: int) -> "Limits":
+    """What a design may ask, by what is known of the device before it is opened."""
+    from attnprof.design import LONGEST_CALL_S, Limits
+
+    is_cpu = kind in ("cpu", "synthetic")
+    caches = [cache_bytes(3) or cache_bytes(2)] if kind == "cpu" else []
+    return Limits(
+        device_kind=kind,
+        threads=threads,
+        ceilings=remembered_ceilings(kind, threads) or assumed_ceilings(kind, threads),
+        cache_bytes=float(next(filter(None, caches), ASSUMED_CACHE_BYTES)),
+        num_units=float(threads) if is_cpu else ASSUMED_UNITS,
+        free_bytes=available_bytes() if kind == "cpu" else None,
+        call_s=LONGEST_CALL_S.get(kind, LONGEST_CALL_S[""]),
+    )
+
+
+def _designed(asked: Asked, kind: str, limits: "Limits") -> Grid:
+    """The first design of a sweep for fit, as its budget allows."""
+    from attnprof import design
+    from attnprof.sweep import expected_s
+
+    if asked.spec is not None:
+        raise UsageError(
+            f"--for-fit designs its sweep, and {asked.spec!r} is another", "leave one of them out"
+        )
+    kernels = expand(
+        FOR_FIT, design.axes_of(asked.axes, kind), asked.axes, _backends(kind), _usual(kind)
+    )
+    options = design.candidates(design.kernels_of(kernels.workloads), limits)
+    if not options:
+        raise UsageError(f"nothing of this runs on {kind}", "see what does: attnprof show backends")
+
+    def cost_s(workload: Workload) -> float:
+        return expected_s(workload, for_fit_plan(kind), limits.expected_s(workload))
+
+    total_s = design.FIRST_SHARE * (asked.budget_s or design.BUDGET_S)
+    return Grid(FOR_FIT, tuple(design.first_points(options, limits, cost_s, total_s)))
+
+
+def for_fit_plan(kind: str) -> Plan:
+    """A law is missed by more than 3 %: many points tell more of it than sharp ones."""
+    usual = plan_for(kind)
+    return replace(usual, target=max(0.03, usual.target), max_samples=100, budget_s=1, warmup_s=1)
 
 
 def _groups(asked: Asked) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -205,7 +278,10 @@ def _resumed_dir(asked: Asked) -> Path:
 
 def _new_dir(asked: Asked) -> Path:
     """A folder named after the time and the sweep, which no run has yet."""
-    name = Path(_groups(asked)[0]).stem if asked.spec is None else Path(asked.spec).stem
+    if asked.for_fit:
+        name = FOR_FIT
+    else:
+        name = Path(_groups(asked)[0]).stem if asked.spec is None else Path(asked.spec).stem
     stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{name}"
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         path = RUNS_DIR / f"{stem}{suffix}"
@@ -236,7 +312,7 @@ def _summary(grid: Grid, forecasts: Sequence[Forecast], kind: str, run_dir: Path
     return f"{words}; into {run_dir}"
 
 
-def run(plan: SweepPlan, watch: Any) -> Any:
+def run(plan: SweepPlan, watch: Any) -> "Outcome":
     """Run the sweep that was planned. Gives a ``sweep.Outcome``."""
     from attnprof.sweep import SweepRequest, run_sweep
 
@@ -248,7 +324,7 @@ def run(plan: SweepPlan, watch: Any) -> Any:
             device=asked.device,
             run_dir=plan.run_dir,
             resume=asked.resume,
-            plan=None if asked.interval is None else replace(plan_for(kind), target=asked.interval),
+            plan=_measuring(plan, kind),
             seed=asked.seed,
             threads=asked.threads,
             settings=asked.settings,
@@ -261,6 +337,7 @@ def run(plan: SweepPlan, watch: Any) -> Any:
             command=asked.command,
             grid={
                 "name": plan.grid.name,
+                **({"grows": True} if plan.limits is not None else {}),
                 "workloads": [workload.to_json() for workload in plan.grid.workloads],
                 "skipped": [vars(skipped) for skipped in plan.grid.skipped],
             },
@@ -270,6 +347,14 @@ def run(plan: SweepPlan, watch: Any) -> Any:
     if outcome.records or outcome.unfinished:
         _remember_roofs(plan.run_dir, asked.threads or default_threads())
     return outcome
+
+
+def _measuring(plan: SweepPlan, kind: str) -> Plan | None:
+    """How each workload is measured; None for what is usual."""
+    if plan.limits is not None:
+        return for_fit_plan(kind)
+    interval = plan.asked.interval
+    return None if interval is None else replace(plan_for(kind), target=interval)
 
 
 def _remember_roofs(run_dir: Path, threads: int) -> None:

@@ -15,6 +15,7 @@ from attnprof.variants import PARAMETERS, VARIANTS
 
 KINDS = (
     "models", "gpus", "engines", "backends", "sweeps", "axes", "variants", "positions", "caches",
+    "calibrations",
 )  # fmt: skip
 DRAWN = ("q_len", "kv_len", *PARAMETERS)
 """What a variant may be drawn with, by the names of the axes."""
@@ -41,6 +42,8 @@ def shelf_tables(
     for key in given:
         option = f"--{key.replace('_', '-')}"
         raise UsageError(f"{option} is of a variant", f"attnprof show variant sliding {option} 4")
+    if kind == "calibrations":
+        return _calibration_tables(name)
     if kind in _BY_KIND:
         listed, explained = _BY_KIND[kind]
         return [listed() if name is None else explained(name)]
@@ -73,6 +76,16 @@ def _variant_tables(name: str, sizes: Mapping[str, int]) -> list[Table]:
     if others or q_len is not None:
         raise UsageError(f"model {name!r} has sizes of its own", "give --kv-len or nothing")
     return [choice_tables.layers_table(load_model(name), kv_len)]
+
+
+def _calibration_tables(name: str | None) -> list[Table]:
+    """All of them in a table, or the laws and coefficients of one."""
+    from attnprof.law_tables import calibration_tables, calibrations_table
+    from attnprof.laws.calibration import KIND, calibration_named
+
+    if name is not None:
+        return calibration_tables(calibration_named(name))
+    return [calibrations_table([calibration_named(one) for one in list_profiles(KIND)])]
 
 
 def _sweeps_table() -> Table:

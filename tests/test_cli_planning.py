@@ -41,7 +41,7 @@ def test_an_estimate_is_the_documented_document(folder: Path) -> None:
     assert document["model"]["num_params"] == 8_030_261_248
     assert 54 * 2**30 <= document["memory_per_gpu"]["kv_bytes"] <= 55 * 2**30
     assert 53 <= document["capacity"]["max_concurrency"] <= 56
-    assert document["provenance"]["latency.ttft_s"] == "computed"
+    assert document["provenance"]["latency.ttft_s"] == "calibrated"
 
 
 def test_the_latent_cache_is_not_divided_among_ranks(folder: Path) -> None:

@@ -18,7 +18,6 @@ from attnprof.growth_tables import growth_table
 from attnprof.records import Run
 from attnprof.render import Table, markdown_text
 from attnprof.report import (
-    RESULT_KEYS,
     failures_table,
     fastest_table,
     latency_table,
@@ -29,6 +28,7 @@ from attnprof.report import (
     tables,
     write_reports,
 )
+from attnprof.result_keys import RESULT_KEYS
 from attnprof.run_header import in_grid_order
 from attnprof.workload import Workload
 

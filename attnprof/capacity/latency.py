@@ -1,4 +1,4 @@
-"""A memory plan -> the times of a prefill and a decode step, as the roofline bounds them."""
+"""A memory plan -> what a step works on, and the least time of it, as the roofline bounds it."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,11 +13,6 @@ from attnprof.theory.model_flops import model_flops
 from attnprof.theory.serving_roofline import ALL_REDUCES_PER_LAYER, Roofs, StepTime, step_time
 
 DEFAULT_PROMPT, DEFAULT_OUTPUT = 1024, 256
-PREFILL_SHARES = (0.5, 0.3)
-DECODE_SHARES = (0.65, 0.4)
-"""Shares of a roof that serving kernels reach, where nothing is calibrated: assumed."""
-STEP_OVERHEAD_S = (0.0, 0.0005, 0.002)
-"""Scheduling and launches of one step, for the low, mid and high time: assumed."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +139,3 @@ def _step_time(
         tp=deployment.tp,
         message_bytes=messages * width * ALL_REDUCES_PER_LAYER,
     )
-
-
-def latency(step: StepTime, shares: tuple[float, float]) -> Interval:
-    """The roofline as the least time, and the times at the shares of it that kernels reach."""
-    least = step.total_s
-    if least is None:
-        return Interval()
-    low, mid, high = STEP_OVERHEAD_S
-    return Interval(least + low, least / shares[0] + mid, least / shares[1] + high)

@@ -15,6 +15,7 @@ MAX_GPUS = 65_536
 MAX_CONTEXT = 2**31
 MAX_DRAFT_TOKENS = 1024
 DEFAULT_CONTEXT = 8192
+MAX_LIMIT_S = 1e6
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,9 @@ class EstimateRequest:
     output_len: int | None = None
     users: int | None = None
     price: str | None = None
+    ttft_s: float | None = None
+    """The longest accepted time to first token, and below per output token. [s]"""
+    tpot_s: float | None = None
 
 
 def deployment_of(request: EstimateRequest) -> Deployment:
@@ -86,6 +90,14 @@ def deployment_of(request: EstimateRequest) -> Deployment:
         value = getattr(request, name)
         if value is not None and not 1 <= value <= MAX_CONTEXT:
             raise UsageError(f"{name} is {value}", f"write a whole number from 1 to {MAX_CONTEXT}")
+    for name in ("ttft_s", "tpot_s"):
+        limit = getattr(request, name)
+        if limit is not None and not 0 < limit < MAX_LIMIT_S:
+            raise UsageError(
+                f"{name.removesuffix('_s')} is {limit:g} s", "write a time above 0: 200ms, 2s"
+            )
+    if request.tpot_s is not None and spec.kind == "encoder":
+        raise UsageError(f"tpot is a limit, and {spec.name} writes no tokens", "leave it out")
     if not 0 <= request.num_draft_tokens <= MAX_DRAFT_TOKENS:
         raise UsageError(
             f"num_draft_tokens is {request.num_draft_tokens}",

@@ -110,7 +110,7 @@ def rank_parts(deployment: Deployment, spec: ModelSpec) -> Iterator[RankPart]:
     on_host = deployment.engine.kind in EMBEDS_ON_HOST and not spec.tied_embeddings
     for matrix in spec.outer:
         if not (on_host and matrix.role == "embedding"):
-            held = _rank_matrix_bytes(matrix, None, deployment) * scale
+            held = rank_matrix_bytes(matrix, None, deployment) * scale
             # TensorRT-LLM's head is a constant of its own, unless it was built to share it.
             copies = 2 if matrix.role == "embedding" and _copies_head(deployment) else 1
             yield RankPart("outer", matrix, copies * held)
@@ -122,7 +122,7 @@ def _layer_parts(
     layer: Layer, where: Where, times: float, deployment: Deployment
 ) -> Iterator[RankPart]:
     for matrix in layer.matrices:
-        held = _rank_matrix_bytes(matrix, layer, deployment)
+        held = rank_matrix_bytes(matrix, layer, deployment)
         yield RankPart(where, matrix, held * times)
     yield RankPart(where, None, layer.vector_params * deployment.dtype_bytes * times)
 
@@ -171,7 +171,7 @@ def absorbed_latent_bytes(deployment: Deployment) -> float:
     return elements * deployment.dtype_bytes
 
 
-def _rank_matrix_bytes(matrix: Matrix, layer: Layer | None, deployment: Deployment) -> float:
+def rank_matrix_bytes(matrix: Matrix, layer: Layer | None, deployment: Deployment) -> float:
     spec = deployment.model
     held = matrix_bytes(matrix, deployment.dtype_bytes, spec.quantization)
     if matrix.role == "experts" and _pads_experts(deployment):
@@ -179,10 +179,10 @@ def _rank_matrix_bytes(matrix: Matrix, layer: Layer | None, deployment: Deployme
             matrix.in_features if matrix.out_features == spec.hidden_size else matrix.out_features
         )
         held *= math.ceil(inner / MXFP4_TILE) * MXFP4_TILE / inner
-    return held / _ranks_of(matrix, layer, deployment)
+    return held / ranks_of(matrix, layer, deployment)
 
 
-def _ranks_of(matrix: Matrix, layer: Layer | None, deployment: Deployment) -> int:
+def ranks_of(matrix: Matrix, layer: Layer | None, deployment: Deployment) -> int:
     """How many ranks a matrix is divided among."""
     if matrix.sharding == "replicated" or _is_plain_embedding(matrix, deployment):
         return 1
@@ -223,7 +223,7 @@ def _is_head(matrix: Matrix, spec: ModelSpec) -> bool:
     return spec.tied_embeddings and matrix.out_features == spec.vocab_size
 
 
-def touched_expert_share(num_tokens: int, num_experts: int, chosen: int) -> float:
+def touched_expert_share(num_tokens: float, num_experts: int, chosen: int) -> float:
     """Share of the experts that at least one of ``num_tokens`` tokens is sent to.
 
         1 − (1 − k / E)^T

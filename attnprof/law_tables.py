@@ -1,0 +1,235 @@
+"""Calibrations and fitted laws -> tables."""
+
+from typing import TYPE_CHECKING, Any
+
+from attnprof import units
+from attnprof.render import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from attnprof.fit_laws import FittedGroup, RunFit
+    from attnprof.laws.calibration import CalibratedLaw, Calibration
+
+WORST_RESIDUALS = 10
+
+
+def calibrations_table(calibrations: "Sequence[Calibration]") -> Table:
+    """Every calibration in a line."""
+    return Table(
+        name="calibrations",
+        title=f"{len(calibrations)} calibrations",
+        columns=(
+            Column("name", "Name"),
+            Column("device", "Device"),
+            Column("engine", "Engine"),
+            Column("num_laws", "Laws", str, "right"),
+            Column("laws", "Of"),
+            Column("random", "Random hold-out", units.percent, "right"),
+            Column("far", "Four times longer", units.percent, "right"),
+            Column("source", "Source", priority=1, wraps=True),
+        ),
+        rows=tuple(
+            {
+                "name": one.name,
+                "device": one.device,
+                "engine": one.engine,
+                "num_laws": len(one.laws),
+                "laws": ", ".join(dict.fromkeys(law.fitted.law.phase for law in one.laws.values())),
+                "random": _median(one, "random_with_residual", "random"),
+                "far": _median(one, "far_with_residual", "far"),
+                "source": one.source.get("repository") or one.source.get("made_by"),
+            }
+            for one in calibrations
+        ),
+        notes=("Errors: medians over the laws of each law's median.",),
+    )
+
+
+def _median(calibration: "Calibration", *names: str) -> float | None:
+    """Of the first error that a law has."""
+    import statistics
+
+    found = []
+    for law in calibration.laws.values():
+        known = next((law.errors[name] for name in names if name in law.errors), None)
+        if known is not None:
+            found.append(known[0])
+    return statistics.median(found) if found else None
+
+
+def calibration_tables(calibration: "Calibration") -> list[Table]:
+    """One calibration: its laws with their errors, every coefficient, and where it comes from."""
+    rows = tuple(_law_row(key, law) for key, law in calibration.laws.items())
+    laws = Table(
+        name="laws",
+        title=f"Calibration '{calibration.name}': {calibration.engine} on {calibration.device}",
+        columns=(
+            Column("key", "Law"),
+            Column("num_points", "Points", str, "right"),
+            Column("in_sample", "In-sample", units.percent, "right", 1),
+            Column("random", "Random hold-out", units.percent, "right"),
+            Column("random_p90", "90 % below", units.percent, "right"),
+            Column("far", "Four times longer", units.percent, "right"),
+            Column("far_p90", "90 % below", units.percent, "right"),
+            Column("baseline", "t0 + max, random", units.percent, "right", 1),
+            Column("domain", "Fitted from … to", priority=2),
+        ),
+        rows=rows,
+        notes=tuple(f"{name}: {value}" for name, value in calibration.source.items()),
+    )
+    return [laws, coefficients_table(calibration.laws)]
+
+
+def _law_row(key: str, law: "CalibratedLaw") -> dict[str, Any]:
+    errors = law.errors
+    random = errors.get("random_with_residual") or errors.get("random")
+    far = errors.get("far_with_residual") or errors.get("far")
+    in_sample, baseline = errors.get("in-sample"), errors.get("random_t0_+_max")
+    return {
+        "key": key,
+        "num_points": law.fitted.num_points,
+        "in_sample": in_sample and in_sample[0],
+        "random": random and random[0],
+        "random_p90": random and random[1],
+        "far": far and far[0],
+        "far_p90": far and far[1],
+        "baseline": baseline and baseline[0],
+        "domain": ", ".join(
+            f"{axis} {low:g} … {high:g}" for axis, (low, high) in law.domain.items()
+        ),
+    }
+
+
+def coefficients_table(laws: "Mapping[str, CalibratedLaw]") -> Table:
+    """Every coefficient of some laws, as a time or as a share of a roof."""
+    rows = []
+    for key, law in laws.items():
+        fitted = law.fitted
+        for i, one in enumerate(fitted.law.coefficients):
+            low = None if fitted.low is None else float(fitted.low[i])
+            high = None if fitted.high is None else float(fitted.high[i])
+            rows.append(
+                {
+                    "law": key,
+                    "coefficient": one.name,
+                    "value": float(fitted.coefficients[i]),
+                    "low": low,
+                    "high": high,
+                    "is_time": one.is_time,
+                    "shown": _shown(float(fitted.coefficients[i]), one.is_time),
+                    "shown_low": _shown(low, one.is_time),
+                    "shown_high": _shown(high, one.is_time),
+                    "share": float(fitted.largest_shares[i]),
+                    "seen": fitted.is_seen[i],
+                    "meaning": one.meaning,
+                }
+            )
+    return Table(
+        name="coefficients",
+        title="Coefficients, each with its 95 % interval",
+        columns=(
+            Column("law", "Law"),
+            Column("coefficient", "Coefficient"),
+            Column("shown", "Value", align="right"),
+            Column("shown_low", "Low", align="right"),
+            Column("shown_high", "High", align="right"),
+            Column("share", "Largest share", units.percent, "right"),
+            Column("seen", "Pinned down", lambda seen: "yes" if seen else "no"),
+            Column("meaning", "Is", priority=1, wraps=True),
+        ),
+        rows=tuple(rows),
+        notes=(
+            "Not pinned down: under 20 % of every latency, or an interval over four times wide; "
+            "its value leans on what was expected before anything was measured.",
+        ),
+    )
+
+
+def _shown(value: float | None, is_time: bool) -> str | None:
+    if value is None:
+        return None
+    return units.seconds(value) if is_time else f"{units.three_digits(value)}×"
+
+
+def fit_tables(found: "RunFit") -> list[Table]:
+    """What a fit found: coefficients, what binds where, hold-outs, and the worst residuals."""
+    return [
+        coefficients_table(found.calibration.laws),
+        _words_table(found),
+        _errors_table(found.groups),
+        _residuals_table(found.groups),
+    ]
+
+
+def _words_table(found: "RunFit") -> Table:
+    return Table(
+        name="bindings",
+        title=f"What binds where on {found.calibration.device}",
+        columns=(Column("law", "Law"), Column("words", "Says", wraps=True)),
+        rows=tuple(
+            {"law": one.key, "words": words, "holds": one.holds}
+            for one in found.groups
+            for words in one.words
+        ),
+        notes=tuple(f"No law of {note}." for note in found.notes),
+        alarming=lambda row: not row["holds"],
+    )
+
+
+def _errors_table(groups: "Sequence[FittedGroup]") -> Table:
+    return Table(
+        name="holdouts",
+        title="Errors on what was held out",
+        columns=(
+            Column("law", "Law"),
+            Column("holdout", "Hold-out"),
+            Column("method", "By"),
+            Column("num_judged", "Judged", str, "right"),
+            Column("median", "Median", units.percent, "right"),
+            Column("p90", "90 % below", units.percent, "right"),
+            Column("in_80", "In 80 % band", units.percent, "right", 1),
+        ),
+        rows=tuple(
+            {
+                "law": one.key,
+                "holdout": outcome.holdout,
+                "method": outcome.method,
+                "num_judged": outcome.num_judged,
+                "median": outcome.median,
+                "p90": outcome.p90,
+                "in_80": outcome.in_80,
+            }
+            for one in groups
+            for outcome in one.outcomes
+        ),
+        notes=("Far: the longest lengths and the largest batches, from the shorter and smaller.",),
+    )
+
+
+def _residuals_table(groups: "Sequence[FittedGroup]") -> Table:
+    rows = []
+    for one in groups:
+        shapes, residuals = one.group.shapes, one.residuals
+        for i in sorted(range(len(residuals)), key=lambda i: -abs(residuals[i]))[:WORST_RESIDUALS]:
+            rows.append(
+                {
+                    "law": one.key,
+                    "shape": " ".join(f"{axis}={shapes[axis][i]:g}" for axis in one.group.law.axes),
+                    "measured_s": float(one.group.latency_s[i]),
+                    "fitted_s": float(one.group.latency_s[i] / (1 + residuals[i])),
+                    "residual": float(residuals[i]),
+                }
+            )
+    return Table(
+        name="residuals",
+        title="Residuals of the laws alone, the worst of each first",
+        columns=(
+            Column("law", "Law"),
+            Column("shape", "Shape"),
+            Column("measured_s", "Measured", units.seconds, "right"),
+            Column("fitted_s", "Fitted", units.seconds, "right"),
+            Column("residual", "Measured over fitted", "{:+.1%}".format, "right"),
+        ),
+        rows=tuple(rows),
+    )

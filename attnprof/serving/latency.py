@@ -1,0 +1,202 @@
+"""A deployment and its load -> intervals of TTFT, TPOT and throughput, how they were had, a curve
+of throughput against latency, and what holds limits of both."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnprof.capacity.latency import Interval
+from attnprof.engines.base import Deployment, longest_within
+from attnprof.serving.coefficients import INTERVAL_SDS, StepProfile, step_profile
+from attnprof.serving.load import Load, Served, serve
+from attnprof.serving.step import StepModel
+
+LONGEST_CURVE = 24
+"""Points of a curve at most: batch sizes double."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one load is served with; each interval should hold 80 % of the time.
+
+    ``ttft_s`` is of a lone request, ``ttft_loaded_s`` the mean while others are served.
+    """
+
+    batch_size: float
+    ttft_s: Interval
+    ttft_loaded_s: Interval
+    tpot_s: Interval
+    output_tokens_per_s: Interval
+    served: Served
+
+    def to_json(self) -> dict[str, Any]:
+        """A point of the curve, as the document of ``estimate`` has it."""
+        return {
+            "batch_size": self.batch_size,
+            "tpot_s": self.tpot_s.to_json(),
+            "ttft_loaded_s": self.ttft_loaded_s.to_json(),
+            "output_tokens_per_s": self.output_tokens_per_s.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The longest times that are accepted; None is any. [s]"""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+    @property
+    def are_given(self) -> bool:
+        return self.ttft_s is not None or self.tpot_s is not None
+
+    def hold(self, figures: Figures, bound: str = "mid") -> bool:
+        """Whether both times are within, by the middles of their intervals or their ends."""
+        within = True
+        for limit, interval in (
+            (self.ttft_s, figures.ttft_loaded_s if figures.batch_size > 1 else figures.ttft_s),
+            (self.tpot_s, figures.tpot_s),
+        ):
+            value = getattr(interval, bound)
+            within &= limit is None or (value is not None and value <= limit)
+        return within
+
+
+@dataclass(frozen=True)
+class Slo:
+    """What holds the limits: zero where not even one sequence, or one token, does.
+
+    Args:
+        max_batch_size: Sequences at once of the prompt and answer that were asked for.
+        safe_batch_size: The same by the upper ends of the intervals.
+        max_prompt_len: Tokens of a prompt, for as many users as were asked for, or one.
+        output_tokens_per_s: At ``max_batch_size``.
+    """
+
+    limits: Limits
+    max_batch_size: int
+    safe_batch_size: int
+    max_prompt_len: int
+    prompt_users: int
+    output_tokens_per_s: Interval
+    tpot_s: Interval
+    ttft_loaded_s: Interval
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ttft_limit_s": self.limits.ttft_s,
+            "tpot_limit_s": self.limits.tpot_s,
+            "max_batch_size": self.max_batch_size,
+            "safe_batch_size": self.safe_batch_size,
+            "max_prompt_len": self.max_prompt_len,
+            "prompt_users": self.prompt_users,
+            "output_tokens_per_s": self.output_tokens_per_s.to_json(),
+            "tpot_s": self.tpot_s.to_json(),
+            "ttft_s": self.ttft_loaded_s.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Latency:
+    """The latencies of a deployment, whatever its load."""
+
+    model: StepModel
+    profile: StepProfile
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the GPU's profile has what the steps are made of."""
+        return self.model.peak_flops_per_s is not None
+
+    @property
+    def provenance(self) -> str:
+        """``calibrated`` where every term was fitted to this GPU and engine, else ``assumed``."""
+        had = set(self.profile.provenance(self.model.deployment).values())
+        return "calibrated" if had == {"calibrated"} else "assumed"
+
+    def figures(self, load: Load) -> Figures:
+        """TTFT, TPOT and throughput of a load, each with its interval."""
+        served = serve(self.model, load)
+        sd = self.profile.log_sd(self.model.deployment, served.decode)
+        spread = math.exp(INTERVAL_SDS * sd)
+        first = math.exp(INTERVAL_SDS * math.hypot(sd, self.profile.ttft_log_sd))
+        writes = load.output_len > 0
+        return Figures(
+            batch_size=load.concurrency,
+            ttft_s=_around(served.ttft_idle_s, first),
+            ttft_loaded_s=_around(served.ttft_loaded_s, first),
+            tpot_s=_around(served.tpot_s, spread) if writes else Interval(),
+            output_tokens_per_s=(
+                _around(served.output_tokens_per_s, spread) if writes else Interval()
+            ),
+            served=served,
+        )
+
+    def curve(self, load: Load, most: int) -> tuple[Figures, ...]:
+        """Figures of batches that double from one up to the ``most`` that are held."""
+        sizes = [2**power for power in range(LONGEST_CURVE) if 2**power < most]
+        return tuple(
+            self.figures(replace(load, concurrency=float(size))) for size in [*sizes, most] if size
+        )
+
+    def slo(
+        self, load: Load, limits: Limits, *, most: int, users: int,
+        holds_prompt: Callable[[int], bool], longest: int,
+    ) -> Slo:  # fmt: skip
+        """The largest batch and the longest prompt with which limits hold.
+
+        Args:
+            most: Sequences that are held at once.
+            holds_prompt: Whether so many users fit with a prompt of a length.
+            longest: Tokens of the longest prompt that the context has room for.
+        """
+
+        def misses(figures: Figures, bound: str = "mid") -> float:
+            return float(not limits.hold(figures, bound))
+
+        def of_batch(size: int) -> Figures:
+            return self.figures(replace(load, concurrency=float(max(1, size))))
+
+        def of_prompt(length: int) -> Figures:
+            asked = replace(load, concurrency=float(users), prompt_len=float(max(1, length)))
+            return self.figures(asked)
+
+        largest = longest_within(0.0, lambda size: misses(of_batch(size)), most)
+        safe = longest_within(0.0, lambda size: misses(of_batch(size), "high"), most)
+        prompt = longest_within(
+            0.0,
+            lambda length: float(not holds_prompt(length)) or misses(of_prompt(length)),
+            longest,
+        )
+        best = of_batch(largest)
+        none = Interval()
+        return Slo(
+            limits=limits,
+            max_batch_size=largest,
+            safe_batch_size=safe,
+            max_prompt_len=prompt,
+            prompt_users=users,
+            output_tokens_per_s=best.output_tokens_per_s if largest else none,
+            tpot_s=best.tpot_s if largest else none,
+            ttft_loaded_s=(best.ttft_loaded_s if largest > 1 else best.ttft_s) if largest else none,
+        )
+
+
+def latency_of(deployment: Deployment) -> Latency:
+    """The latencies of a deployment by the shipped coefficients, or the user's own."""
+    profile = step_profile()
+    assert deployment.gpu is not None
+    return Latency(StepModel(deployment, profile.values_on(deployment.gpu.name)), profile)
+
+
+def _around(value: float, factor: float) -> Interval:
+    return Interval(value / factor, value, value * factor)
+
+
+def not_below(interval: Interval, least: float | None) -> Interval:
+    """The interval, no part of it faster than a roofline allows. [s]"""
+    if least is None or interval.mid is None:
+        return interval
+    assert interval.low is not None and interval.high is not None
+    return Interval(*(max(least, bound) for bound in (interval.low, interval.mid, interval.high)))

@@ -1,0 +1,168 @@
+"""A deployment and its load -> TTFT, TPOT and throughput.
+
+Engines batch continuously: while a sequence writes its answer, prompts of the others are read in
+the same steps or between them, and what that costs is shared by all that are writing.
+"""
+
+import math
+from dataclasses import dataclass
+
+from attnprof.engines.base import SPLITS_LAYERS
+from attnprof.serving.step import Step, StepModel, Work
+
+DEFAULT_CHUNK = 8192
+"""Tokens of prompts that a step reads at most, where the engine's setting is not known."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked of a deployment: ``concurrency`` requests at any time, of these lengths.
+
+    Args:
+        chunk_len: Tokens of prompts that one step reads at most.
+        most: Requests that are served at once, by memory and scheduler; the others wait.
+        source_len: Tokens that an encoder reads of each request beside its prompt.
+    """
+
+    concurrency: float
+    prompt_len: float
+    output_len: float
+    chunk_len: float = DEFAULT_CHUNK
+    source_len: int = 0
+    most: float = math.inf
+
+    @property
+    def in_service(self) -> float:
+        return min(self.concurrency, max(1.0, self.most))
+
+
+@dataclass(frozen=True)
+class Served:
+    """How a load is served. A range of a time to first token, as that hangs on when one arrives.
+
+    Args:
+        decode: The step in which nothing but answers is written.
+        ttft_idle_s: Of a request that is alone.
+        ttft_next_s: Of one that comes while the others write.
+        ttft_loaded_s: At the mean over requests, while others are served.
+        ttft_burst_s: Of one among all that come at once, at the mean.
+        queue_s: What one waits until it is served at all, a part of the last two.
+    """
+
+    decode: Step
+    tpot_s: float
+    ttft_idle_s: float
+    ttft_next_s: float
+    ttft_loaded_s: float
+    ttft_burst_s: float
+    queue_s: float
+    output_tokens_per_s: float
+
+
+def num_stages(model: StepModel) -> int:
+    """Stages of a pipeline that work at once: engines that only give whole layers to each GPU
+    have them take turns."""
+    deployment = model.deployment
+    return 1 if deployment.engine.kind in SPLITS_LAYERS else deployment.pp
+
+
+def group_batch(model: StepModel, concurrency: float) -> float:
+    """Sequences in a step of one group of ranks and one stage of its pipeline."""
+    return max(1.0, concurrency / (model.deployment.dp * num_stages(model)))
+
+
+def decode_step(model: StepModel, load: Load) -> Step:
+    """The step in which every sequence writes one token, at half its answer."""
+    return model.step(
+        Work(
+            batch=group_batch(model, load.in_service),
+            context=load.prompt_len + load.output_len / 2,
+            source=load.source_len,
+        )
+    )
+
+
+def prompt_s(model: StepModel, load: Load, batch: float = 0.0) -> float:
+    """Time that reading one prompt takes, beyond that of the ``batch`` written meanwhile. [s]
+
+    Prompts shorter than a chunk are read together when there are others.
+    """
+    context = load.prompt_len + load.output_len / 2
+    written = model.step(Work(batch=batch, context=context, source=load.source_len)).total_s
+    total, past = 0.0, 0.0
+    while past < load.prompt_len:
+        new = min(load.chunk_len, load.prompt_len - past)
+        work = Work(
+            batch=batch, context=context, new=new, past=past, source=load.source_len,
+            encoded=load.source_len if not past else 0,
+        )  # fmt: skip
+        total += model.step(work).total_s - (written if batch else 0.0)
+        past += new
+    return total
+
+
+def serve(model: StepModel, load: Load) -> Served:
+    """Steady service of ``concurrency`` requests, each followed by the next.
+
+        TPOT = t_decode + w · (b − 1) / output_len · t_prompt / stages
+
+    While one answer is written, as many prompts are read as there are other sequences; w is how
+    long that holds the writing up, over its expected time: below one where some are read while
+    all wait, above where reading in pieces costs more.
+    """
+    decode = decode_step(model, load)
+    batch = group_batch(model, load.in_service)
+    idle = prompt_s(model, load)
+    stages = num_stages(model)
+    between = 0.0
+    if batch > 1 and load.output_len:
+        beside = prompt_s(model, load, batch)
+        between = (batch - 1) / load.output_len * beside / stages
+        between *= model.of_engine("interference")
+    tpot = decode.total_s + between
+    in_group = batch * stages
+    reading = idle - model.of_engine("step")
+    next_s = idle + (decode.total_s if batch > 1 else 0.0)
+    delay = model.of_engine("first") if batch > 1 else 1.0
+    burst_s = max(next_s, (idle + (in_group - 1) / 2 * reading / stages) * delay)
+    loaded_s = min(burst_s, max(next_s, math.sqrt(next_s * burst_s)))
+    in_service_s = loaded_s + load.output_len * tpot
+    queue_s = (load.concurrency / load.in_service - 1) * in_service_s
+    return Served(
+        decode=decode,
+        tpot_s=tpot,
+        ttft_idle_s=idle,
+        ttft_next_s=next_s + queue_s,
+        ttft_loaded_s=loaded_s + queue_s,
+        ttft_burst_s=burst_s + queue_s,
+        queue_s=queue_s,
+        output_tokens_per_s=load.in_service * load.output_len / in_service_s,
+    )
+
+
+def batch_latency_s(model: StepModel, load: Load) -> float:
+    """From the start of ``concurrency`` requests at once to the end of the last. [s]"""
+    decode = decode_step(model, load)
+    in_group = group_batch(model, load.in_service)
+    return in_group * prompt_s(model, load) + load.output_len * decode.total_s
+
+
+def at_rate(model: StepModel, load: Load, requests_per_s: float, most: float) -> float:
+    """Requests in service when they come at a rate: Little's law, by bisection.
+
+    Args:
+        most: Requests that are served at once; what comes beyond waits.
+    """
+
+    def surplus(concurrency: float) -> float:
+        asked = Load(**{**vars(load), "concurrency": concurrency})
+        served = serve(model, asked)
+        return requests_per_s * (served.ttft_next_s + load.output_len * served.tpot_s) - concurrency
+
+    low, high = 0.05, max(1.0, most)
+    if surplus(high) > 0:
+        return high
+    for _ in range(24):
+        middle = (low + high) / 2
+        low, high = (middle, high) if surplus(middle) > 0 else (low, middle)
+    return high

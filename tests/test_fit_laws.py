@@ -1,0 +1,163 @@
+"""Laws of our own runs: planted ones come back, and what cannot be fitted is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnprof.errors import UsageError
+from attnprof.fit_laws import RunFit, fit_runs
+from attnprof.laws.calibration import read_calibration
+from attnprof.planning import answer_fit
+from tests.command import attnprof
+
+LAW = "synthetic?noise=0.02&t0=30us&compute_efficiency=0.4&memory_efficiency=0.7"
+AXES = ("--axis", "seq_len=64..16kx2", "--axis", "batch_size=1,4,16", "--axis", "heads=32",
+        "--axis", "kv_heads=8", "--axis", "head_dim=128", "--axis", "variant=causal",
+        "--axis", "phase=prefill,decode")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    done = attnprof("sweep", "--device", LAW, *AXES, "--backend", "flash", "-o", str(path), "-q")
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def found(run: Path) -> RunFit:
+    return fit_runs([run])
+
+
+def changed(run: Path, to: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Path:
+    """A copy of a run whose records are changed, those given as None left out."""
+    shutil.copytree(run, to)
+    lines = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    kept = [new for line in lines if (new := change(line)) is not None]
+    (to / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    return to
+
+
+def test_planted_efficiencies_come_back(found: RunFit) -> None:
+    laws = {one.group.law.name: one for one in found.groups}
+    fitted = laws["prefill"].law.fitted
+    values = dict(zip(fitted.law.names, fitted.coefficients, strict=True))
+    assert values["compute"] == pytest.approx(1 / 0.4, rel=0.03)
+    assert fitted.low is not None
+    assert fitted.high is not None
+    compute = fitted.law.names.index("compute")
+    assert fitted.low[compute] <= 2.5 <= fitted.high[compute]
+    decode = laws["decode"].law.fitted
+    assert decode.low is not None
+    assert decode.high is not None
+    for name, planted in (("dram", 1 / 0.7), ("launch", 30e-6)):
+        place = decode.law.names.index(name)
+        assert decode.low[place] <= planted <= decode.high[place], name
+
+
+def test_a_law_foretells_what_was_held_out(found: RunFit) -> None:
+    for one in found.groups:
+        outcomes = {(outcome.holdout, outcome.method): outcome for outcome in one.outcomes}
+        assert outcomes["random", "law"].median < 0.03
+        assert outcomes["far", "law"].median < 0.05
+        assert outcomes["far", "law"].median < outcomes["far", "log interpolation"].median
+        assert one.holds
+        assert "the law holds" in one.words[0]
+
+
+def test_it_says_what_binds_where(found: RunFit) -> None:
+    words = {one.group.law.name: " ".join(one.words) for one in found.groups}
+    assert "at batch 1 most of the time is arithmetic from 64" in words["prefill"]
+    assert "launch from 64" in words["decode"]
+
+
+def test_the_calibration_is_written_and_reads_back(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    answer, words = answer_fit([run], path)
+    assert words == f"wrote {path}"
+    assert answer.is_yes
+    assert {table.name for table in answer.tables} == {
+        "coefficients", "bindings", "holdouts", "residuals",
+    }  # fmt: skip
+    again = read_calibration(path)
+    assert again.device == "synthetic"
+    assert set(again.laws) == {"prefill.flash.float32.causal", "decode.flash.float32.causal"}
+
+
+def test_too_few_points_are_counted_and_the_missing_named(run: Path, tmp_path: Path) -> None:
+    few = changed(
+        run, tmp_path / "few", lambda r: r if r["batch_size"] == 1 and r["kv_len"] < 1024 else None
+    )
+    with pytest.raises(UsageError) as error:
+        fit_runs([few])
+    assert "decode.flash.float32.causal: 4 points, a law needs 8" in error.value.problem
+    assert "missing: " in error.value.problem
+    assert "many sequences" in error.value.problem
+
+
+def test_a_single_length_makes_no_law(run: Path, tmp_path: Path) -> None:
+    one = changed(run, tmp_path / "one", lambda r: r if r["kv_len"] == 1024 else None)
+    with pytest.raises(UsageError, match="q_len is 1024 in all 3 records"):
+        fit_runs([one])
+
+
+@pytest.mark.parametrize("time_s", [0.0, -1e-3])
+def test_a_time_that_is_none_is_refused(run: Path, tmp_path: Path, time_s: float) -> None:
+    bad = changed(run, tmp_path / "bad", lambda r: {**r, "median_s": time_s})
+    with pytest.raises(UsageError, match=r"took 0 s|median_s is -0.001"):
+        fit_runs([bad])
+
+
+def test_records_of_two_devices_are_not_mixed(run: Path, tmp_path: Path) -> None:
+    other = changed(run, tmp_path / "other", lambda r: r)
+    header = json.loads((other / "run.json").read_text())
+    header["facts"]["name"] = "another"
+    (other / "run.json").write_text(json.dumps(header))
+    with pytest.raises(UsageError, match=r"different devices: synthetic .* and another"):
+        fit_runs([run, other])
+
+
+def test_contended_records_are_fitted_by_the_time_that_each_thread_computed(
+    run: Path, tmp_path: Path
+) -> None:
+    def contended(record: dict[str, Any]) -> dict[str, Any]:
+        time_s = record["median_s"]
+        return {
+            **record, "clock": "cpu", "median_wall_s": 7 * time_s, "median_cpu_s": time_s,
+        }  # fmt: skip
+
+    found = fit_runs([changed(run, tmp_path / "contended", contended)])
+    plain = fit_runs([run])
+    for one, other in zip(found.groups, plain.groups, strict=True):
+        assert list(one.group.latency_s) == list(other.group.latency_s)
+        assert any("CPU time over threads" in words for words in one.words)
+        assert one.law.where["clock"] == "cpu, contended"
+
+
+def test_noise_without_a_law_is_said_not_to_hold(run: Path, tmp_path: Path) -> None:
+    import random
+
+    draw = random.Random(0)
+
+    def wild(record: dict[str, Any]) -> dict[str, Any]:
+        time_s = record["median_s"] * draw.choice((0.2, 1.0, 5.0))
+        return {**record, "median_s": time_s, "median_wall_s": time_s}
+
+    found = fit_runs([changed(run, tmp_path / "wild", wild)])
+    assert not any(one.holds for one in found.groups)
+    assert all("DOES NOT HOLD" in one.words[0] for one in found.groups)
+
+
+def test_the_command_fits_and_exits_with_what_it_found(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    done = attnprof("fit", str(run), "--output", str(path), "--format", "json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["format"] == 1
+    assert {row["coefficient"] for row in document["coefficients"]} >= {"launch", "compute", "dram"}
+    shown = attnprof("show", "calibrations", str(path), "--format", "csv")
+    assert "prefill.flash.float32.causal" in shown.stdout
