@@ -78,7 +78,11 @@ def test_a_latency_is_positive_and_grows_with_every_size(name: str, seed: int) -
         else:
             larger = {**shapes, axis: shapes[axis] * 2}
         after = latency(law, law.terms(larger, H100), coefficients)
-        assert (after >= before * (1 - 1e-9)).all(), axis
+        grew = after >= before * (1 - 1e-9)
+        if name == "cpu-decode" and axis != "kv_len":
+            # With as many heads as cores keys are no longer split, and there are fewer tasks.
+            grew |= shapes["batch"] * shapes["q_heads"] < H100.num_units
+        assert grew.all(), axis
 
 
 @pytest.mark.parametrize("name", NAMES)
