@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from attnprof import cli
 from attnprof.choice_tables import CACHES, layers_table, variants_table
+from attnprof.cli import planning
 from attnprof.errors import UsageError
 from attnprof.models.load import load_model
 from attnprof.positions import POSITIONS
@@ -49,7 +49,7 @@ def test_each_query_sees_as_many_keys_as_are_drawn(name: str) -> None:
 
 
 def test_show_takes_every_size_that_a_variant_is_drawn_with() -> None:
-    assert set(DRAWN) <= set(inspect.signature(cli.show_command).parameters)
+    assert set(DRAWN) <= set(inspect.signature(planning.show_command).parameters)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,66 @@
+"""What all commands share: the application, exit codes, and where results and words go."""
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnprof import __version__
+from attnprof.render import OutputFormat, plain
+
+if TYPE_CHECKING:
+    from attnprof.planning import Answer
+
+EXIT_NO = 1
+EXIT_CANNOT = 3
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="attnprof",
+    help="Measure attention on the hardware in front of you; plan LLM serving on hardware to come.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+)
+
+Format = Annotated[
+    OutputFormat, typer.Option("--format", help="How tables are written to standard output.")
+]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"attnprof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def attnprof(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Measure attention on the hardware in front of you; plan LLM serving on hardware to come."""
+
+
+def give(answer: "Answer", output_format: OutputFormat) -> None:
+    """Tables for people; for programs the document, which holds more."""
+    from attnprof.render import document_text, show
+
+    if output_format is OutputFormat.json:
+        sys.stdout.write(document_text(answer.document))
+    else:
+        show(answer.tables, output_format)
+
+
+def say(text: str) -> None:
+    """Print to standard error: results alone go to standard output.
+
+    Whether anybody reads it changes nothing: a closed pipe ends no sweep.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        typer.echo("\n".join(map(plain, text.splitlines())), err=True)

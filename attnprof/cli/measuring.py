@@ -1,0 +1,324 @@
+"""Commands that measure here, or read what was measured: sweep, report, doctor, fit, calibrate."""
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from attnprof.cli.app import EXIT_CANNOT, EXIT_INTERRUPTED, EXIT_NO, Format, app, give, say
+from attnprof.errors import UsageError
+from attnprof.render import OutputFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from attnprof.session import SweepPlan
+    from attnprof.sweep import Outcome, Watcher
+
+
+class _SweepCommand(TyperCommand):
+    """Its help ends with the names of all axes, which are looked up when it is asked for."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from attnprof.axes import AXIS_GROUPS
+
+        with formatter.section("Axes (attnprof show axes explains them)"):
+            formatter.write_dl(
+                [
+                    (group, ", ".join(axis.name for axis in axes))
+                    for group, axes in AXIS_GROUPS.items()
+                ],
+                col_max=20,
+            )
+
+
+@app.command(cls=_SweepCommand)
+def sweep(
+    spec: Annotated[
+        str | None,
+        typer.Argument(
+            help="A sweep by name (attnprof show sweeps), or a YAML file. Left out: 'quick', or "
+            "the typed axes alone where there are any.",
+        ),
+    ] = None,
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--axis",
+            metavar="NAME=VALUES",
+            help="An axis, in place of that of each group: seq_len=512..8192x2, heads=4..16+4, "
+            "backend=eager,flash. May be repeated; attnprof show axes lists them.",
+        ),
+    ] = None,
+    seq_len: Annotated[
+        str | None, typer.Option(help="Sequence lengths: 1k,4k or 1k..8k*2.")
+    ] = None,
+    batch_size: Annotated[str | None, typer.Option(help="Sequences in a call.")] = None,
+    heads: Annotated[str | None, typer.Option(help="Query heads.")] = None,
+    kv_heads: Annotated[str | None, typer.Option(help="KV heads; mha and mqa too.")] = None,
+    head_dim: Annotated[str | None, typer.Option(help="Widths of a head.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers, each with its own tensors.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16, ...")] = None,
+    phase: Annotated[
+        str | None, typer.Option(help="prefill, decode, verify, train, generate, ...")
+    ] = None,
+    scope: Annotated[str | None, typer.Option(help="op, layer, block or model.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model's profile or config.json.")] = None,
+    implementation: Annotated[str | None, typer.Option(help="plain, transformers.")] = None,
+    variant: Annotated[str | None, typer.Option(help="full, causal, sliding, ...")] = None,
+    backend: Annotated[str | None, typer.Option(help="eager, math, flash, ..., or all.")] = None,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.")
+    ] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="CPU threads; as many as can run at once.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The run directory to write.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with --output, or with the newest unfinished run."),
+    ] = False,
+    for_fit: Annotated[
+        bool,
+        typer.Option(
+            "--for-fit",
+            help="Choose lengths and batches that pin a law down, then add those of which it is "
+            "least sure, until --budget (4m) or --interval (of its latencies, 0.05) is met.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the workloads and what they need; run none.")
+    ] = False,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop after this long: 90s, 5m.")
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="Give a phase of a workload up after this long.")
+    ] = "60s",
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, max=0.5, help="Half-width of the median's 95 % interval to reach: 0.02."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the inputs and of the order.")] = 0,
+    allocator: Annotated[
+        str,
+        typer.Option(help="CPU: pinned keeps freed memory, default leaves it to the C library."),
+    ] = "pinned",
+    prune: Annotated[
+        bool, typer.Option(help="Skip what is larger than a workload that ran out of memory.")
+    ] = True,
+    predict_memory: Annotated[
+        bool, typer.Option(help="Skip what theory says does not fit in the free memory.")
+    ] = True,
+    energy: Annotated[
+        bool,
+        typer.Option("--energy", help="Joules of a call, where a meter exists: 2 s more each."),
+    ] = False,
+    allow_shared: Annotated[
+        bool, typer.Option("--allow-shared", help="Measure on a GPU that others hold too.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Measure attention over a grid: latency, memory and KV cache, and how they grow.
+
+    Writes a run directory with records.jsonl, results.csv, fit.json and report.md.
+    """
+    from attnprof import session
+
+    short = {
+        "seq_len": seq_len, "batch_size": batch_size, "heads": heads, "kv_heads": kv_heads,
+        "head_dim": head_dim, "layers": layers, "dtype": dtype, "phase": phase,
+        "variant": variant, "backend": backend, "scope": scope, "model": model,
+        "implementation": implementation,
+    }  # fmt: skip
+    asked = session.Asked(
+        spec=spec,
+        axes=session.typed_axes(axis or [])
+        | {name: values for name, values in short.items() if values is not None},
+        device=device,
+        threads=threads,
+        output=output,
+        resume=resume,
+        budget_s=None if budget is None else _some_time("budget", budget),
+        timeout_s=_some_time("timeout", timeout),
+        interval=interval,
+        seed=seed,
+        allocator=allocator,
+        prune=prune,
+        predict_memory=predict_memory,
+        energy=energy,
+        allow_shared=allow_shared,
+        for_fit=for_fit,
+        command=("attnprof", *sys.argv[1:]),
+    )
+    from attnprof.render import show
+    from attnprof.report import report_run
+
+    plan = session.plan(asked)
+    if dry_run:
+        show(plan.table, output_format)
+        say(plan.summary)
+        return
+    say(plan.summary)
+    with _watcher(quiet) as watch:
+        outcome = _measured(plan, watch)
+    if outcome.records or outcome.unfinished:
+        show(report_run(outcome.run_dir, tidy=output_format is OutputFormat.csv), output_format)
+    say(session.closing_words(outcome))
+    if outcome.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if not outcome.any_ok:
+        raise typer.Exit(EXIT_CANNOT)
+
+
+def _measured(plan: "SweepPlan", watch: "Watcher") -> "Outcome":
+    if plan.limits is None:
+        from attnprof import session
+
+        return session.run(plan, watch)
+    from attnprof import adaptive
+
+    return adaptive.run(plan, watch)
+
+
+def _some_time(name: str, text: str) -> float:
+    from attnprof.units import parse_seconds
+
+    time_s = parse_seconds(text)
+    if time_s <= 0:
+        raise UsageError(f"--{name} {text} is no time", "write 200ms, 90s or 5m")
+    return time_s
+
+
+@contextlib.contextmanager
+def _watcher(quiet: bool) -> "Iterator[Watcher]":
+    from attnprof.progress import LiveWatcher, PlainWatcher, SilentWatcher
+
+    if quiet:
+        yield SilentWatcher(sys.stderr)
+    elif sys.stderr is not None and sys.stderr.isatty():
+        with LiveWatcher(sys.stderr) as live:
+            yield live
+    else:
+        yield PlainWatcher(sys.stderr)
+
+
+@app.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a sweep.")],
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Show the tables of a run again, and write its results.csv, fit.json and report.md anew."""
+    from attnprof.render import show
+    from attnprof.report import report_run
+
+    show(report_run(run_dir, tidy=output_format is OutputFormat.csv), output_format)
+
+
+@app.command()
+def doctor(
+    device: Annotated[str, typer.Option(help="The device to test, as for sweep.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    self_test: Annotated[
+        bool, typer.Option(help="Measure identical code in six launches, about 30 s.")
+    ] = True,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Say what this machine can measure, what disturbs it, and what would help."""
+    from attnprof import session
+    from attnprof.render import show
+
+    tables, words = session.doctor(device, threads, self_test=self_test, tell=say)
+    show(tables, output_format)
+    say(words)
+
+
+@app.command()
+def fit(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Directories of sweeps on one device.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The calibration to write; RUN/calibration.yaml."),
+    ] = None,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Fit laws of latency to measured records, hold some out, and write a calibration.
+
+    Exit code 1 where a law does not hold on what was held out.
+    """
+    from attnprof.planning import answer_fit
+
+    answer, words = answer_fit(runs, output)
+    give(answer, output_format)
+    say(words)
+    if not answer.is_yes:
+        raise typer.Exit(EXIT_NO)
+
+
+@app.command()
+def calibrate(
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.")
+    ] = "auto",
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Measure for this long: 90s, 10m; 4m.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--axis",
+            metavar="NAME=VALUES",
+            help="A kernel's own: backend=flash,eager, dtype=bfloat16, heads=32, kv_heads=8. "
+            "Lengths and batches are chosen.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Directory of the run.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Fit the laws of this device: a sweep for fit, then fit, kept under the device's name.
+
+    Exit code 1 where a law does not hold on what was held out.
+    """
+    from attnprof import adaptive, session
+    from attnprof.planning import answer_calibration
+
+    plan = session.plan(
+        session.Asked(
+            for_fit=True,
+            axes=dict(session.typed_axes(axis or [])),
+            device=device,
+            threads=threads,
+            output=output,
+            resume=resume,
+            budget_s=None if budget is None else _some_time("budget", budget),
+            command=("attnprof", *sys.argv[1:]),
+        )
+    )
+    say(plan.summary)
+    with _watcher(quiet) as watch:
+        outcome = adaptive.run(plan, watch)
+    if outcome.interrupted:
+        say(session.closing_words(outcome))
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if not outcome.any_ok:
+        raise typer.Exit(EXIT_CANNOT)
+    answer, words = answer_calibration(outcome.run_dir)
+    give(answer, output_format)
+    say(words)
+    if not answer.is_yes:
+        raise typer.Exit(EXIT_NO)

@@ -1,0 +1,248 @@
+"""Commands that plan, and that hold plans against what others measured."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnprof.cli.app import EXIT_NO, Format, app, give, say
+from attnprof.render import OutputFormat
+
+
+@app.command("show")
+def show_command(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="models, gpus, engines, backends, sweeps, axes, variants, positions, caches, "
+            "calibrations."
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="One of them, explained. Of 'variant' also a model: which layer sees what."
+        ),
+    ] = None,
+    q_len: Annotated[str | None, typer.Option(help="Queries that a variant is drawn with.")] = None,
+    kv_len: Annotated[str | None, typer.Option(help="Keys that it is drawn with.")] = None,
+    window_len: Annotated[str | None, typer.Option(help="Its window, or chunk.")] = None,
+    prefix_len: Annotated[str | None, typer.Option(help="Its prefix.")] = None,
+    document_len: Annotated[str | None, typer.Option(help="Mean length of its documents.")] = None,
+    sink_len: Annotated[str | None, typer.Option(help="Its first tokens, always seen.")] = None,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """List what there is of a kind, or explain one by name; draw who sees whom in a variant."""
+    from attnprof.render import show
+    from attnprof.shelf import shelf_tables
+    from attnprof.units import parse_tokens
+
+    typed = {
+        "q_len": q_len, "kv_len": kv_len, "window_len": window_len, "prefix_len": prefix_len,
+        "document_len": document_len, "sink_len": sink_len,
+    }  # fmt: skip
+    sizes = {key: None if text is None else parse_tokens(text) for key, text in typed.items()}
+    show(shelf_tables(kind, name, sizes), output_format)
+
+
+@app.command()
+def estimate(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A profile (attnprof show models), a config.json or its folder, a GGUF or "
+            "safetensors file, or a hub id; several, with commas, make a grid."
+        ),
+    ],
+    gpu: Annotated[
+        str, typer.Option(help="GPU by name (attnprof show gpus); several make a grid.")
+    ],
+    gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs: tp × pp × dp.")] = None,
+    engine: Annotated[
+        str, typer.Option(help="vllm, vllm@0.11, sglang, ... (attnprof show engines); a list too.")
+    ] = "vllm",
+    tp: Annotated[str | None, typer.Option(help="Tensor parallelism; a list too.")] = None,
+    pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 1,
+    dp: Annotated[int, typer.Option(min=1, help="Data-parallel replicas.")] = 1,
+    ep: Annotated[bool, typer.Option("--ep", help="Experts spread over all ranks.")] = False,
+    max_model_len: Annotated[
+        str | None, typer.Option(help="Context of a sequence: 8k, 32768; a list too.")
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        str | None, typer.Option(help="Share of the memory for the engine: 0.9; a list too.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of the arithmetic; the model's.")] = None,
+    quantization: Annotated[
+        str | None, typer.Option(help="Of the weights: fp8, awq, gptq, nvfp4, ...; a list too.")
+    ] = None,
+    kv_dtype: Annotated[
+        str, typer.Option(help="Of the cache: auto, fp8, int8, q8_0, ...; a list too.")
+    ] = "auto",
+    max_num_seqs: Annotated[
+        str | None, typer.Option(help="Sequences in a step, at most; a list too.")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in a step, at most.")
+    ] = None,
+    block_size: Annotated[int | None, typer.Option(min=1, help="Tokens in a KV block.")] = None,
+    enforce_eager: Annotated[bool, typer.Option("--enforce-eager", help="No CUDA graphs.")] = False,
+    enable_prefix_caching: Annotated[
+        bool | None, typer.Option(help="Shared prefixes; the engine's default.")
+    ] = None,
+    num_draft_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens that speculation drafts.")
+    ] = 0,
+    prompt_len: Annotated[str | None, typer.Option(help="Tokens of a prompt.")] = None,
+    output_len: Annotated[str | None, typer.Option(help="Tokens of an answer.")] = None,
+    users: Annotated[int | None, typer.Option(min=1, help="Sequences wanted at once.")] = None,
+    ttft: Annotated[
+        str | None, typer.Option(help="Longest time to first token that is accepted: 2s.")
+    ] = None,
+    tpot: Annotated[
+        str | None, typer.Option(help="Longest time per output token that is accepted: 50ms.")
+    ] = None,
+    price: Annotated[
+        str | None, typer.Option(help="Per GPU and hour: a number, or a list of prices by name.")
+    ] = None,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Say what a deployment needs, holds and costs, and which resource binds.
+
+    Exit code 1 where it does not fit, or not as many --users, or not within --ttft and --tpot.
+    """
+    from attnprof.planning import EstimateFlags, answer_estimate
+
+    answer = answer_estimate(
+        EstimateFlags(
+            model=model,
+            gpu=gpu,
+            num_gpus=gpus,
+            engine=engine,
+            tp=tp,
+            pp=pp,
+            dp=dp,
+            expert_parallel=ep,
+            max_model_len=max_model_len,
+            gpu_memory_utilization=gpu_memory_utilization,
+            dtype=dtype,
+            quantization=quantization,
+            kv_dtype=kv_dtype,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            block_size=block_size,
+            enforce_eager=enforce_eager,
+            enable_prefix_caching=enable_prefix_caching,
+            num_draft_tokens=num_draft_tokens,
+            prompt_len=prompt_len,
+            output_len=output_len,
+            users=users,
+            price=price,
+            ttft=ttft,
+            tpot=tpot,
+        )
+    )
+    give(answer, output_format)
+    if not answer.is_yes:
+        raise typer.Exit(EXIT_NO)
+
+
+@app.command()
+def audit(
+    log: Annotated[str, typer.Argument(metavar="LOG", help="A start-up log; - is standard input.")],
+    model: Annotated[str | None, typer.Option(help="What was served, if not in the log.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="What it ran on, if not in the log.")] = None,
+    engine: Annotated[str | None, typer.Option(help="name@version, if not in the log.")] = None,
+    write: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Keep the overheads as an engine profile.")
+    ] = None,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Hold an engine's start-up log against the estimate, term by term.
+
+    Reads logs of vLLM, SGLang, TensorRT-LLM, llama.cpp and Ollama.
+    """
+    from attnprof.logs.lines import START_BYTES, read_bytes
+    from attnprof.planning import answer_audit
+
+    content = sys.stdin.buffer.read(START_BYTES + 1) if log == "-" else read_bytes(Path(log))
+    answer, words = answer_audit(
+        content,
+        "standard input" if log == "-" else log,
+        model=model,
+        gpu=gpu,
+        engine=engine,
+        write=write,
+    )
+    give(answer, output_format)
+    if words:
+        say(words)
+
+
+@app.command()
+def validate(
+    kind: Annotated[str, typer.Argument(help="parameters, serving-cases, kernels, serving-perf.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="JSON Lines with what others measured; of kernels CSV tables, or folders of them.",
+        ),
+    ],
+    summary: Annotated[
+        bool, typer.Option("--summary", help="The last table alone: errors by stratum.")
+    ] = False,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Score our predictions against what others measured, line by line."""
+    from dataclasses import replace
+
+    from attnprof.planning import answer_validation
+
+    answer = answer_validation(kind, files)
+    give(replace(answer, tables=answer.tables[-1:]) if summary else answer, output_format)
+
+
+@app.command("import")
+def import_command(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="SOURCE...", help="Files, or folders of them, in any mixture."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The run directory to write.")
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="aiconfigurator, vidur, llama-bench, tables or attnprof-csv; by content if "
+            "left out.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="What it ran on, if a source does not say.")
+    ] = None,
+    licence: Annotated[str | None, typer.Option(help="Of the numbers, if not known.")] = None,
+    source_version: Annotated[
+        str | None, typer.Option(help="Commit or release of the source, if not found.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Leave out a column that is not understood."),
+    ] = None,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Take in what others measured, as a run that report and fit read.
+
+    Reads AIConfigurator's Parquet, Vidur's CSV, llama-bench's JSON and Markdown, tidied tables of
+    kernels, and results.csv.
+    """
+    from attnprof.importing import import_sources
+    from attnprof.imports.parts import Asked
+    from attnprof.planning import Answer
+
+    asked = Asked(device, licence, source_version, tuple(ignore or ()))
+    found = import_sources(sources, output, form, asked, ["attnprof", *sys.argv[1:]])
+    give(Answer(found.tables, found.document), output_format)
+    say(f"{found.num_records:,} records in {found.run_dir}")
