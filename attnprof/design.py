@@ -33,7 +33,7 @@ UNITS_FILLED = 4  # sequences times KV heads a unit, that show what each costs
 # Three ratios of query to KV heads: by two, arithmetic that hides behind traffic and arithmetic
 # that adds to it look alike in decode.
 LAYOUTS = {
-    "cpu": ((8, 2, 64), (8, 8, 64), (16, 1, 128)),
+    "cpu": ((8, 2, 64), (8, 8, 64), (16, 1, 128), (2, 2, 64)),
     "": ((32, 8, 128), (8, 8, 128), (32, 1, 128)),
 }
 PHASES = ("prefill", "decode")

@@ -102,12 +102,13 @@ def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
             f"{_named(paths)}: no measured prefill or decode of scope op",
             "sweep them: attnprof sweep --axis phase=prefill,decode",
         )
+    unsteady_sd = _unsteadiness(runs)
     found: list[FittedGroup] = []
     notes: list[str] = []
     for key, (identity, group) in sorted(groups.items()):
         why_not = _why_no_law(group)
         if why_not is None:
-            found.append(_fitted(key, identity, group))
+            found.append(_fitted(key, identity, group, unsteady_sd))
         else:
             notes.append(f"{key}: {why_not}")
     if not found:
@@ -323,7 +324,18 @@ def missing_points(group: Group) -> list[str]:
     return [words for words, is_there in wanted.items() if not is_there]
 
 
-def _fitted(key: str, identity: Identity, group: Group) -> FittedGroup:
+def _unsteadiness(runs: Sequence[Run]) -> float:
+    """How much fixed work varied in its time from reading to reading, in logarithms: a later call
+    meets a machine that varies as much. That of the steadiest fixed work, robust."""
+    found = []
+    for name in sorted({name for run in runs for line in run.rulers for name in line["rulers"]}):
+        logs = [np.log(line["rulers"][name]) for run in runs for line in run.rulers
+                if line["rulers"].get(name)]  # fmt: skip
+        found.append(1.4826 * float(np.median(np.abs(np.array(logs) - np.median(logs)))))
+    return min(found, default=0.0)
+
+
+def _fitted(key: str, identity: Identity, group: Group, unsteady_sd: float) -> FittedGroup:
     best, *others = _forms(group)
     law = best.law
     group = replace(group, law=law, hardware=best.hardware)
@@ -335,8 +347,10 @@ def _fitted(key: str, identity: Identity, group: Group) -> FittedGroup:
     # What it missed of others it will miss of the next: half its misses, and nine in ten of them.
     missed_sd = (held.median / 0.6745 + held.p90 / 1.645) / 2
     fitted = covering(calibrated.fitted, others)
-    fitted = replace(fitted, residual_sd=max(missed_sd, LEAST_SCATTER))
-    calibrated = replace(calibrated, fitted=fitted)
+    missed_sd = max(float(np.hypot(missed_sd, unsteady_sd)), LEAST_SCATTER)
+    fitted = replace(fitted, residual_sd=missed_sd)
+    near_sd = float(np.hypot(calibrated.near_sd, unsteady_sd))
+    calibrated = replace(calibrated, fitted=fitted, near_sd=near_sd)
     words = [verdict(held, holds), *_binding(group, calibrated)]
     unseen = [
         name for name, seen in zip(law.names, calibrated.fitted.is_seen, strict=True) if not seen
