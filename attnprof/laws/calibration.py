@@ -22,6 +22,7 @@ KIND = "calibrations"
 WIDER_BEYOND = 0.10  # of a log latency, for each doubling beyond what was measured
 OTHER_KIND = 0.10  # for each thing that the nearest law was not measured with, as a head width
 _SMALLEST, _LARGEST = 1e-18, 1e18
+_LARGEST_VARIANCE = 1e4  # of a log coefficient; what nothing pins down has about ten
 _PAST_LAWS = ("prefill",)
 
 
@@ -197,7 +198,7 @@ def _law_of(where: str, content: Any, device: dict[str, Any]) -> CalibratedLaw:
     facts = Fields({**device, **own}, where)
     coefficients = _rows_of(where, _lines_of(where, fields, "coefficients"), law.names, 4)
     for name, (value, low, high, share) in zip(law.names, coefficients, strict=True):
-        if not 0 < low <= value <= high or not 0 <= share <= 1.001:
+        if not _SMALLEST <= low <= value <= high <= _LARGEST or not 0 <= share <= 1.001:
             raise UsageError(
                 f"{where}: {name} is {value:g} in [{low:g}, {high:g}], share {share:g}",
                 "write value, low, high and share, the value within its interval",
@@ -230,10 +231,16 @@ def _law_of(where: str, content: Any, device: dict[str, Any]) -> CalibratedLaw:
         )
     }
     for axis, (low, high) in domain.items():
-        if not 0 < low <= high:
+        if not 0 < low <= high <= _LARGEST:
             raise UsageError(f"{where}: domain of {axis} is {low:g} to {high:g}", "write low high")
     errors = _lines_of(where, fields, "errors")
     error_rows = _rows_of(where, errors, tuple(errors), 2)
+    for name, (median, p90) in zip(errors, error_rows, strict=True):
+        if not 0 <= median <= p90:
+            raise UsageError(
+                f"{where}: error {name} is {median:g}, 90 % below {p90:g}",
+                "write the median, then what nine in ten are below",
+            )
     kept = CalibratedLaw(
         where={str(key): str(value) for key, value in fields.table("where").items()},
         fitted=fitted,
@@ -303,6 +310,8 @@ def _covariance(where: str, text: str, size: int) -> Floats:
     matrix = np.zeros((size, size))
     matrix[np.tril_indices(size)] = values
     matrix = matrix + np.tril(matrix, -1).T
+    if np.abs(matrix).max() > _LARGEST_VARIANCE:
+        raise UsageError(f"{where}: covariance is over {_LARGEST_VARIANCE:g}", "fit the law again")
     if (np.diag(matrix) < 0).any() or np.linalg.eigvalsh(matrix).min() < -1e-2 * matrix.max():
         raise UsageError(f"{where}: covariance is none", "fit the law again")
     return matrix
@@ -316,6 +325,8 @@ def _residual(where: str, text: str, num_axes: int) -> LocalResidual:
     table = np.array(values).reshape(-1, num_axes + 1)
     if len(table) and np.abs(table[:, -1]).max() > 5000:
         raise UsageError(f"{where}: a residual is over 5", "fit the law again")
+    if len(table) and np.abs(table[:, :-1]).max() > 10 * math.log2(_LARGEST):
+        raise UsageError(f"{where}: a residual lies beyond every shape", "fit the law again")
     return LocalResidual(table[:, :-1] / 10, table[:, -1] / 1000)
 
 

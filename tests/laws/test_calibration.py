@@ -126,6 +126,36 @@ def test_a_calibration_edited_into_nonsense_is_refused_with_the_reason(
     assert problem in error.value.problem
 
 
+@pytest.mark.parametrize(
+    ("line", "instead", "problem"),
+    [
+        ("launch", "launch 1e300 1e300 1e300 1", "launch is 1e+300"),
+        ("compute", "compute 1e-300 1e-300 1e-300 1", "compute is 1e-300"),
+        ("batch", "batch 1 1e300", "domain of batch is 1 to 1e+300"),
+        ("random", "random -0.5 0.2", "error random is -0.5"),
+        ("far", "far 0.5 0.2", "error far is 0.5, 90 % below 0.2"),
+        ("covariance:", "covariance: '{}'", "covariance is over"),
+        ("residuals:", "residuals: '1e300 0 0 0 0'", "a residual lies beyond every shape"),
+    ],
+)
+def test_numbers_that_no_fit_gives_are_refused(
+    calibration: Calibration, tmp_path: Path, line: str, instead: str, problem: str
+) -> None:
+    size = len(calibration.laws[KEY].fitted.coefficients)
+    instead = instead.format(" ".join(["1e300"] * (size * (size + 1) // 2)))
+    lines = [
+        f"{old[: len(old) - len(old.lstrip())]}{instead}"
+        if old.split(maxsplit=1)[0] == line
+        else old
+        for old in calibration_text(calibration).splitlines()
+    ]
+    path = tmp_path / "c.yaml"
+    path.write_text("\n".join(lines))
+    with pytest.raises(UsageError) as error:
+        read_calibration(path)
+    assert problem in error.value.problem
+
+
 @pytest.mark.parametrize("name", list_profiles("calibrations"))
 def test_a_shipped_calibration_loads_and_names_where_it_comes_from(name: str) -> None:
     calibration = calibration_named(name)
