@@ -20,6 +20,7 @@ from attnprof.profiles import find_profile, read_yaml, user_profile_dir
 from attnprof.serving.step import TERMS, Step
 
 NAME = "step"
+CALIBRATION_FORMAT = 1
 INTERVAL_SDS = 1.2816
 """Standard deviations from the middle to each end of an interval that holds 80 % of the time."""
 ENGINE_TERMS = ("engine",)
@@ -33,6 +34,7 @@ KERNELS = {
     "prefill_compute": ("prefill", "compute"),
 }
 """Coefficients of a step -> the law of a calibration, and its coefficient, that says the same."""
+LEAST_FACTOR, MOST_FACTOR = 1e-3, 1e3  # of a kernel's time over that at its roof
 HALVES = ("bf16", "bfloat16", "fp16", "float16")
 
 
@@ -203,10 +205,20 @@ def own_kernels(gpu: str) -> dict[str, float]:
                 continue
         except (UsageError, KeyError):
             continue  # a device that is no GPU of the profiles
+        version = content.get("format")
+        if version != CALIBRATION_FORMAT:
+            raise UsageError(
+                f"{path} has format {version!r}, this version reads {CALIBRATION_FORMAT}",
+                "fit it again: attnprof fit RUN --output FILE",
+            )
         try:
-            found |= kernels_of(content)
+            own = kernels_of(content)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"{path} is no calibration: {error}", "fit it again") from None
+        for name, factor in own.items():
+            if not LEAST_FACTOR <= factor <= MOST_FACTOR:
+                raise UsageError(f"{path} is no calibration: {name} is {factor:g}", "fit it again")
+        found |= own
     return found
 
 

@@ -81,6 +81,23 @@ def test_an_own_calibration_that_makes_no_sense_is_one_error(own_calibration: Pa
         step_profile().values_on("h100-sxm")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("format: 1", "format: 2", "has format 2, this version reads 1"),
+        ("compute 2.6", "compute 1e300", r"gemm_compute is 1e\+300"),
+        ("compute 2.6", "compute 1e-300", "gemm_compute is 1e-300"),
+        ("compute 2.6", "compute nan", "gemm_compute is nan"),
+    ],
+)
+def test_an_own_calibration_with_nonsense_is_refused_before_anything_is_foretold(
+    own_calibration: Path, before: str, after: str, problem: str
+) -> None:
+    own_calibration.write_text(OWN.replace(before, after), encoding="utf-8")
+    with pytest.raises(UsageError, match=problem):
+        step_profile().values_on("h100-sxm")
+
+
 def test_kernels_in_relation_to_a_mean_are_around_one() -> None:
     factors = [value for of in step_profile().kernels.values() for value in of.values()]
     assert math.exp(statistics.mean(map(math.log, factors))) == pytest.approx(1, rel=0.05)
