@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from attnprof import units
+from attnprof.errors import UsageError
 from attnprof.laws.baselines import BASELINES, LONGEST_ROOF
 from attnprof.laws.foreign import read_tables
 from attnprof.laws.groups import Group, sort_tables
 from attnprof.laws.holdouts import (
     FORM,
+    LEAST_ROWS,
     SAME_FAMILY,
     USUAL_SIZE,
     WITH_RESIDUAL,
@@ -284,7 +286,8 @@ def validate_kernels(
     """Fit and judge every kernel of some tables, or of the folders that hold them.
 
     Raises:
-        UsageError: No table, one that is wrong in some row, or a GPU that has no profile.
+        UsageError: No table, one that is wrong in some row, a GPU that has no profile, or too few
+            rows of every kernel.
     """
     tables, words = read_tables(paths)
     found = sort_tables(tables)
@@ -297,4 +300,10 @@ def validate_kernels(
         judged += [(group, outcome) for outcome in judge(group)]
     judged += judge_transfers(found.groups)
     num_rows = sum(len(table.latency_s) for table in tables)
+    if not judged:
+        reasons = "; ".join(f"{num} rows: {reason}" for reason, num in found.left_out.items())
+        raise UsageError(
+            f"nothing of {', '.join(str(path) for path in paths)} can be judged. {reasons}",
+            f"give {LEAST_ROWS} rows or more of a kernel, each of one GPU, dtype and head width",
+        )
     return KernelValidation(judged, num_rows, found.left_out, words)

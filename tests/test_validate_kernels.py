@@ -63,6 +63,17 @@ def test_several_files_go_with_kernels_alone(tmp_path: Path) -> None:
         answer_validation("kernels", [tmp_path / "none.csv"])
 
 
+def test_rows_that_are_too_few_to_judge_are_one_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", GEMMS, gemm_rows()[:20])
+    with pytest.raises(UsageError, match="20 rows: kernels with too few rows"):
+        validate_kernels([path])
+
+
+def test_a_shape_measured_over_and_over_is_judged_without_a_spread(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", ATTENTION, [attention_rows("decode")[0]] * 60)
+    assert validate_kernels([path]).judged
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the tables lie beside the checkout")
 def test_the_goals_are_reached_on_real_kernels() -> None:

@@ -263,6 +263,9 @@ def spread(places: Floats, num: int) -> NDArray[np.int64]:
     """
     if len(places) <= num:
         return np.arange(len(places))
+    first = np.unique(places, axis=0, return_index=True)[1]
+    if len(first) <= num:
+        return np.sort(first)
     chosen = _far_apart(places, num)
     if num > _FEW or places.shape[1] == 1:
         return chosen

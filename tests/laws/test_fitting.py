@@ -147,6 +147,11 @@ def test_spread_points_lie_in_every_corner_and_in_the_middle() -> None:
     assert ((few >= 1) & (few <= 9)).all(), "each stands for what is around it"
 
 
+def test_points_that_repeat_are_spread_once_each() -> None:
+    twice = np.array([[0.0, 1.0], [4.0, 1.0]] * 50)
+    assert np.array_equal(spread(twice, 12), [0, 1])
+
+
 def test_a_residual_is_felt_nearby_and_gone_far_away() -> None:
     known = LocalResidual(np.zeros((1, 2)), np.array([0.3]))
     here, two, far = known.at(np.array([[0.0, 0.0], [2.0, 0.0], [20.0, 0.0]]))
