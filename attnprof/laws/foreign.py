@@ -38,6 +38,7 @@ class Family:
 
 
 LATENCY = "latency_us"
+SHORTEST_US, LONGEST_US = 1e-3, 1e12  # a clock cycle or two; eleven days
 _WHO = ("gpu", "engine", "engine_version", "kernel")
 FAMILIES = (
     Family(
@@ -208,6 +209,13 @@ def _latencies(path: Path, values: tuple[str, ...]) -> Floats:
     if not good.all():
         bad = values[int((~good).argmax())]
         _refuse_first(path, ~good, f"{LATENCY} is {bad}", "write microseconds above zero")
+    good = (numbers >= SHORTEST_US) & (numbers <= LONGEST_US)
+    if not good.all():
+        bad = values[int((~good).argmax())]
+        _refuse_first(
+            path, ~good, f"{LATENCY} is {bad}",
+            f"no kernel takes that: write microseconds, {SHORTEST_US:g} to {LONGEST_US:g}",
+        )  # fmt: skip
     return numbers * 1e-6
 
 

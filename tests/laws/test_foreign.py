@@ -34,6 +34,8 @@ def test_the_columns_may_stand_in_any_order(tmp_path: Path) -> None:
         ("latency_us", "0", "line 4: latency_us is 0"),
         ("latency_us", "nan", "line 4: latency_us is nan"),
         ("latency_us", "inf", "line 4: latency_us is inf"),
+        ("latency_us", "1e-300", "line 4: latency_us is 1e-300"),
+        ("latency_us", "1e300", "line 4: latency_us is 1e300"),
         ("latency_us", "fast", "line 4: latency_us is 'fast'"),
         ("batch", "1.5", "line 4: batch is 1.5"),
         ("batch", "0", "line 4: batch is 0"),
