@@ -26,6 +26,8 @@ HOLDS_MEDIAN, HOLDS_P90 = 0.15, 0.40  # a law that misses more of what was held 
 PAST_CACHE = 3.0  # working sets beyond the last cache that show the memory's bandwidth
 PLAUSIBLE = 6.0  # more of minus twice the log likelihood than the best: 1 in 20 as likely
 CACHE_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125)  # of the last cache, that calls may find
+SHORTEST_S = 1e-9  # a clock cycle or two
+SIZES = ("batch_size", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim")
 CONTENDED = "cpu, contended"
 Identity = tuple[tuple[str, str], ...]
 _PHASES = ("prefill", "decode")
@@ -88,7 +90,7 @@ def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
 
     Raises:
         UsageError: No run, two devices, no record of a prefill or decode, too few for any law, or
-            a time that is none.
+            a time or size that is none.
     """
     runs = [read_run(path) for path in paths]
     if any(record.get("kind") for run in runs for record in run.records):
@@ -166,7 +168,7 @@ def _groups(runs: Sequence[Run]) -> dict[str, tuple[Identity, Group]]:
     for run in runs:
         for record in run.records:
             if _is_fittable(record):
-                _check_time(run, record)
+                _check(run, record)
                 records.setdefault(identity_of(record), []).append(record)
     found = {}
     for identity, alike in records.items():
@@ -193,13 +195,23 @@ def _is_fittable(record: Mapping[str, Any]) -> bool:
     )
 
 
-def _check_time(run: Run, record: Mapping[str, Any]) -> None:
+def _check(run: Run, record: Mapping[str, Any]) -> None:
+    """Refuse a record that the device of this run cannot have measured."""
+    where = f"{run.path}: {record['workload_id']}"
     time_s = record["median_s"]
-    if time_s <= 0:
+    if time_s < SHORTEST_S:
         raise UsageError(
-            f"{run.path}: {record['workload_id']} took {time_s:g} s",
-            "remove that record: nothing takes no time",
+            f"{where} took {time_s:g} s", "remove that record: nothing takes so little time"
         )
+    first = run.records[0]
+    if record.get("device") != first.get("device"):
+        raise UsageError(
+            f"{where} is of {record.get('device')}, the first record of {first.get('device')}",
+            "keep the records of each device in a run of its own",
+        )
+    for size in SIZES:
+        if (record.get(size) or 0) < 1:
+            raise UsageError(f"{where} has {size} {record.get(size)}", "remove that record")
 
 
 def identity_of(record: Mapping[str, Any]) -> Identity:

@@ -105,10 +105,10 @@ def test_a_single_length_makes_no_law(run: Path, tmp_path: Path) -> None:
         fit_runs([one])
 
 
-@pytest.mark.parametrize("time_s", [0.0, -1e-3])
+@pytest.mark.parametrize("time_s", [0.0, -1e-3, 1e-300])
 def test_a_time_that_is_none_is_refused(run: Path, tmp_path: Path, time_s: float) -> None:
     bad = changed(run, tmp_path / "bad", lambda r: {**r, "median_s": time_s})
-    with pytest.raises(UsageError, match=r"took 0 s|median_s is -0.001"):
+    with pytest.raises(UsageError, match=r"took (0|1e-300) s|median_s is -0.001"):
         fit_runs([bad])
 
 
@@ -119,6 +119,21 @@ def test_records_of_two_devices_are_not_mixed(run: Path, tmp_path: Path) -> None
     (other / "run.json").write_text(json.dumps(header))
     with pytest.raises(UsageError, match=r"different devices: synthetic .* and another"):
         fit_runs([run, other])
+
+
+def test_records_of_two_devices_in_one_run_are_not_mixed(run: Path, tmp_path: Path) -> None:
+    bad = changed(
+        run, tmp_path / "bad", lambda r: {**r, "device": "cpu" if r["batch_size"] > 1 else "cuda"}
+    )
+    with pytest.raises(UsageError, match=r"is of cpu, the first record of cuda"):
+        fit_runs([bad])
+
+
+@pytest.mark.parametrize("size", ["batch_size", "kv_len", "num_kv_heads"])
+def test_a_size_that_is_none_is_refused(run: Path, tmp_path: Path, size: str) -> None:
+    bad = changed(run, tmp_path / "bad", lambda r: {**r, size: 0})
+    with pytest.raises(UsageError, match=f"has {size} 0"):
+        fit_runs([bad])
 
 
 def test_contended_records_are_fitted_by_the_time_that_each_thread_computed(
