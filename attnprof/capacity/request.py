@@ -94,7 +94,8 @@ def deployment_of(request: EstimateRequest) -> Deployment:
         limit = getattr(request, name)
         if limit is not None and not 0 < limit < MAX_LIMIT_S:
             raise UsageError(
-                f"{name.removesuffix('_s')} is {limit:g} s", "write a time above 0: 200ms, 2s"
+                f"{name.removesuffix('_s')} is {limit:g} s",
+                f"write a time above 0 and below {MAX_LIMIT_S:g} s: 200ms, 2s",
             )
     if request.tpot_s is not None and spec.kind == "encoder":
         raise UsageError(f"tpot is a limit, and {spec.name} writes no tokens", "leave it out")
