@@ -23,6 +23,7 @@ WIDER_BEYOND = 0.10  # of a log latency, for each doubling beyond what was measu
 OTHER_KIND = 0.10  # for each thing that the nearest law was not measured with, as a head width
 _SMALLEST, _LARGEST = 1e-18, 1e18
 _LARGEST_VARIANCE = 1e4  # of a log coefficient; what nothing pins down has about ten
+_LEAST_SD, _MOST_SD = 1e-4, 3.0  # of a log latency: a factor of 20 either way says nothing
 _PAST_LAWS = ("prefill",)
 
 
@@ -215,7 +216,7 @@ def _law_of(where: str, content: Any, device: dict[str, Any]) -> CalibratedLaw:
         ),
         coefficients=coefficients[:, 0],
         covariance=covariance,
-        residual_sd=fields.number("residual_sd", low=1e-4, high=3.0) or 0.0,
+        residual_sd=fields.number("residual_sd", low=_LEAST_SD, high=_MOST_SD) or 0.0,
         largest_shares=coefficients[:, 3],
         num_points=fields.count("num_points") or 0,
         low=coefficients[:, 1],
@@ -244,7 +245,7 @@ def _law_of(where: str, content: Any, device: dict[str, Any]) -> CalibratedLaw:
     kept = CalibratedLaw(
         where={str(key): str(value) for key, value in fields.table("where").items()},
         fitted=fitted,
-        near_sd=fields.number("near_sd", low=1e-4, high=3.0) or 0.0,
+        near_sd=fields.number("near_sd", low=_LEAST_SD, high=_MOST_SD) or 0.0,
         residual=_residual(where, fields.text("residuals", default="none"), len(law.axes)),
         domain=domain,
         errors={
@@ -397,8 +398,8 @@ def _law_lines(key: str, law: CalibratedLaw, cache_bytes: float) -> list[str]:
                 for n, v, lo, hi, s in rows
             )
         ),
-        f"    residual_sd: {_plain(fitted.residual_sd)}",
-        f"    near_sd: {_plain(law.near_sd)}",
+        f"    residual_sd: {_plain(min(fitted.residual_sd, _MOST_SD))}",
+        f"    near_sd: {_plain(min(law.near_sd, _MOST_SD))}",
         "    errors: |" if law.errors else "    errors: none",
         *(f"      {name} {one:.4f} {two:.4f}" for name, (one, two) in law.errors.items()),
         "    domain: |",

@@ -1,5 +1,6 @@
 """Calibrations: kept whole, believed within their domain, refused where edited into nonsense."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,17 @@ def test_what_is_written_reads_back_the_same(calibration: Calibration, tmp_path:
     assert (
         calibration_text(again).splitlines()[:12] == calibration_text(calibration).splitlines()[:12]
     )
+
+
+def test_a_law_that_misses_everything_is_kept_so_that_it_can_be_read(
+    calibration: Calibration, tmp_path: Path
+) -> None:
+    law = calibration.laws[KEY]
+    lost = replace(law, fitted=replace(law.fitted, residual_sd=1e5), near_sd=1e5)
+    path = tmp_path / "c.yaml"
+    path.write_text(calibration_text(replace(calibration, laws={KEY: lost})))
+    again = read_calibration(path).laws[KEY]
+    assert (again.fitted.residual_sd, again.near_sd) == (3.0, 3.0)
 
 
 def test_predictions_agree_with_what_was_measured(calibration: Calibration, group: Group) -> None:
