@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from attnprof.engines.base import SPLITS_LAYERS
 from attnprof.serving.step import Step, StepModel, Work
 
+MOST_STEPS = 64  # of one prompt that are computed one by one
 DEFAULT_CHUNK = 8192
 """Tokens of prompts that a step reads at most, where the engine's setting is not known."""
 
@@ -85,19 +86,23 @@ def decode_step(model: StepModel, load: Load) -> Step:
 def prompt_s(model: StepModel, load: Load, batch: float = 0.0) -> float:
     """Time that reading one prompt takes, beyond that of the ``batch`` written meanwhile. [s]
 
-    Prompts shorter than a chunk are read together when there are others.
+    Prompts shorter than a chunk are read together when there are others. Of a prompt in very many
+    chunks some stand for those around them.
     """
     context = load.prompt_len + load.output_len / 2
     written = model.step(Work(batch=batch, context=context, source=load.source_len)).total_s
+    alike = max(1, math.ceil(load.prompt_len / load.chunk_len / MOST_STEPS))
     total, past = 0.0, 0.0
     while past < load.prompt_len:
-        new = min(load.chunk_len, load.prompt_len - past)
+        left = load.prompt_len - past
+        num = alike if past and left >= alike * load.chunk_len else 1
+        new = min(load.chunk_len, left)
         work = Work(
-            batch=batch, context=context, new=new, past=past, source=load.source_len,
-            encoded=load.source_len if not past else 0,
+            batch=batch, context=context, new=new, past=past + (num - 1) / 2 * load.chunk_len,
+            source=load.source_len, encoded=load.source_len if not past else 0,
         )  # fmt: skip
-        total += model.step(work).total_s - (written if batch else 0.0)
-        past += new
+        total += num * (model.step(work).total_s - (written if batch else 0.0))
+        past += num * new
     return total
 
 

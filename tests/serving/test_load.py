@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from attnprof.serving.load import Load, at_rate, batch_latency_s, prompt_s, serve
+from attnprof.serving.step import Step, StepModel, Work
 from tests.serving.test_step import model_of
 
 CHAT = Load(concurrency=32, prompt_len=2048, output_len=512)
@@ -67,6 +68,30 @@ def test_chunks_of_a_prompt_read_the_weights_again() -> None:
     whole = prompt_s(model, replace(CHAT, prompt_len=8192))
     chunked = prompt_s(model, replace(CHAT, prompt_len=8192, chunk_len=512))
     assert whole < chunked < 3 * whole
+
+
+@pytest.mark.parametrize(("prompt_len", "chunk_len"), [(1000, 1), (40_000, 128), (40_001, 128)])
+def test_few_of_very_many_chunks_stand_for_all(
+    monkeypatch: pytest.MonkeyPatch, prompt_len: int, chunk_len: int
+) -> None:
+    model = model_of("llama-3.1-8b")
+    context = prompt_len + CHAT.output_len / 2
+    starts = range(0, prompt_len, chunk_len)
+    each = [
+        Work(context=context, new=min(chunk_len, prompt_len - past), past=past) for past in starts
+    ]
+    one_by_one = sum(model.step(work).total_s for work in each)
+    computed: list[Work] = []
+    step = StepModel.step
+
+    def counted(self: StepModel, work: Work) -> Step:
+        computed.append(work)
+        return step(self, work)
+
+    monkeypatch.setattr(StepModel, "step", counted)
+    found = prompt_s(model, replace(CHAT, prompt_len=prompt_len, chunk_len=chunk_len))
+    assert found == pytest.approx(one_by_one, rel=1e-3)
+    assert len(computed) < 150
 
 
 def test_stages_of_a_pipeline_halve_the_batch_of_each() -> None:
