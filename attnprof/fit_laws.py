@@ -115,8 +115,9 @@ def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
             notes.append(f"{key}: {why_not}")
     if not found:
         raise UsageError(
-            f"{_named(paths)}: no law can be fitted. {'; '.join(notes)}",
-            "measure more lengths and batch sizes: attnprof sweep --axis seq_len=64..8kx2",
+            "\n  ".join((f"{_named(paths)}: no law can be fitted", *notes)),
+            "measure what a law needs: attnprof sweep --for-fit; or go on with --resume and a "
+            "larger --budget",
         )
     header = runs[0].header
     calibration = Calibration(

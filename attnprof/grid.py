@@ -139,6 +139,7 @@ def _workload(
 
     The axes that were looked at are added to ``asked``.
     """
+    asked.update(("model", "implementation"))
     model = chosen.get("model")
     of_model = {} if model is None else sizes_of_model(model, chosen.get("implementation", "plain"))
 

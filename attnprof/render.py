@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -147,7 +147,8 @@ def terminal_text(table: Table, stream: TextIO, width: int | None = None) -> str
         file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
     )
     kept = _columns_that_fit(table, console.width)
-    left_out = [column.heading for column in table.columns if column not in kept]
+    keys = {column.key for column in kept}
+    left_out = [column.heading for column in table.columns if column.key not in keys]
     with console.capture() as captured:
         console.print(plain(table.title), style="bold")
         console.print(_rich_table(table, kept) if table.rows else "nothing to show")
@@ -163,21 +164,36 @@ def terminal_text(table: Table, stream: TextIO, width: int | None = None) -> str
 
 
 def _columns_that_fit(table: Table, width: int) -> list[Column]:
-    """Those always shown, then by priority each that there still is room for."""
+    """Those always shown, then by priority each that there still is room for.
+
+    Where even the first have no room, words may be wrapped, but for those of the first column, by
+    which rows are told apart; and if numbers would still be cut, the last columns are left out.
+    """
+    kept = [column for column in table.columns if column.priority == 0]
+    left = width + 1 - sum(_width(column, table) for column in kept)
+    if left < 0:
+        kept = [
+            replace(column, wraps=column.wraps or column.align == "left") if number else column
+            for number, column in enumerate(kept)
+        ]
+        left = width + 1 - sum(_width(column, table) for column in kept)
+    while left < 0 and len(kept) > 1:
+        left += _width(kept.pop(), table)
+    for wanted in sorted(table.columns, key=lambda column: column.priority):
+        if wanted.priority > 0 and _width(wanted, table) <= left:
+            left -= _width(wanted, table)
+            kept.append(wanted)
+    order = {column.key: number for number, column in enumerate(table.columns)}
+    return sorted(kept, key=lambda column: order[column.key])
+
+
+def _width(column: Column, table: Table) -> int:
+    """Characters that a column takes, the gap after it included; of a sentence the least."""
     from rich.cells import cell_len
 
-    needed = {}
-    for column in table.columns:
-        widths = [cell_len(cell(column, row)) for row in table.rows]
-        widest = max([cell_len(column.heading), *widths])
-        needed[column.key] = min(widest, _LEAST_SENTENCE_WIDTH) if column.wraps else widest
-    kept = [column for column in table.columns if column.priority == 0]
-    left = width + 1 - sum(needed[column.key] + _GAP for column in kept)
-    for wanted in sorted(table.columns, key=lambda column: column.priority):
-        if wanted.priority > 0 and needed[wanted.key] + _GAP <= left:
-            left -= needed[wanted.key] + _GAP
-            kept.append(wanted)
-    return [column for column in table.columns if column in kept]
+    widths = [cell_len(cell(column, row)) for row in table.rows]
+    widest = max([cell_len(column.heading), *widths])
+    return _GAP + (min(widest, _LEAST_SENTENCE_WIDTH) if column.wraps else widest)
 
 
 def _rich_table(table: Table, columns: Sequence[Column]) -> "RichTable":

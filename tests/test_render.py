@@ -185,3 +185,15 @@ def test_output_that_cannot_be_written_is_an_error_that_says_why(
     monkeypatch.setattr("sys.stdout", None)
     with pytest.raises(CannotMeasureError, match="standard output: it is closed"):
         show(table(ROW), OutputFormat.csv)
+
+
+@given(st.integers(20, 120), st.integers(1, 9), st.integers(0, 10**9))
+def test_a_number_is_never_cut_but_left_out(width: int, num_columns: int, value: int) -> None:
+    columns = (
+        Column("name", "Name"),
+        *(Column(f"n{i}", f"N{i}", align="right") for i in range(num_columns)),
+    )
+    row = {"name": "prefill.flash", **{f"n{i}": value for i in range(num_columns)}}
+    table = Table("t", "T", columns, (row,))
+    shown = terminal_text(table, io.StringIO(), width=width).splitlines()[3].split()
+    assert shown == ["prefill.flash", *[str(value)] * (len(shown) - 1)]

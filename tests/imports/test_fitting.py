@@ -63,6 +63,18 @@ def test_two_engines_are_refused_by_name(tmp_path: Path) -> None:
         fit_runs([run])
 
 
+def test_an_imported_run_is_not_mixed_with_one_measured_here(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    swept = attnprof(
+        "sweep", "--device", "synthetic", "--seq-len", "64,128", "--phase", "prefill",
+        "-o", str(own), "-q",
+    )  # fmt: skip
+    assert swept.returncode == 0, swept.stderr
+    imported = run_of(gemms(tmp_path / "a.csv"), to=tmp_path / "run")
+    with pytest.raises(UsageError, match=r"own was measured by attnprof"):
+        fit_runs([own, imported])
+
+
 def test_what_has_no_law_is_said(tmp_path: Path) -> None:
     odd = gemms(tmp_path / "odd.csv", gemm_dtype="int4_wo")
     run = run_of(gemms(tmp_path / "a.csv"), odd, SAMPLES / "llama_bench.json", to=tmp_path / "run")
