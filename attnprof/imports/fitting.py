@@ -32,11 +32,11 @@ def fit_foreign(runs: Sequence[Run], name: str | None = None) -> RunFit:
     """The laws of all kernels of some imported runs: attention, GEMM and all-reduce.
 
     Raises:
-        UsageError: A run that was measured here, records of two devices or engines, none of a kernel that has a law, or too few
-            of each.
+        UsageError: A run that was measured here, records of two devices or engines, none of a
+            kernel that has a law, or too few of each.
     """
     for run in runs:
-        if not all(record.get("kind") for record in run.records):
+        if not any(record.get("kind") for record in run.records):
             raise UsageError(
                 f"{run.path} was measured by attnprof, others of these runs are imported",
                 "fit them one by one",
