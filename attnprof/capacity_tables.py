@@ -131,11 +131,11 @@ def _figures_table(found: "Estimate") -> Table:
         figures.append((what, shown, "" if cost[key] is None else "by the price list"))
     return Table(
         name="capacity",
-        title="What it holds and how fast it can be (computed, not measured)",
+        title="What it holds and how fast it can be (estimated, not measured here)",
         columns=(
-            Column("what", "What"),
+            Column("what", "What", wraps=True),
             Column("value", "Estimate", align="right"),
-            Column("basis", "On what basis", priority=1, wraps=True),
+            Column("basis", "On what basis", wraps=True),
         ),
         rows=tuple({"what": a, "value": b, "basis": c} for a, b, c in figures),
         alarming=lambda row: row["what"] == "fits" and row["value"] == "no",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 UNKNOWN = "–"
 _UNLIMITED_WIDTH = 10_000
-_LEAST_SENTENCE_WIDTH = 24
+_LEAST_SENTENCE_WIDTH = 20
 _GAP = 2  # after a column: one place of padding, and one between it and the next
 
 # Control characters, the invisible ones that reorder or hide text, and halves of surrogate pairs,

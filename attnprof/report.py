@@ -472,7 +472,8 @@ def _fact(key: str, value: Any) -> str:
 
 
 _LEGEND = {
-    "Median, ±, low, high": "the median of all samples and its distribution-free 95 % interval; "
+    "Median, ±, low, high": "the median and its distribution-free 95 % interval, of samples that "
+    "other work did not disturb where the clock is wall; "
     "± is half its width.",
     "kv-growth, generate": "its time is that of a step, the median over the growth.",
     "Wall": "the median of elapsed time, whichever clock the row is on.",
