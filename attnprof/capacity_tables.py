@@ -92,7 +92,7 @@ def _figures_table(found: "Estimate") -> Table:
         ("longest single sequence", f"{plan.max_context_len:,} tokens", ""),
     ]
     reads = f"prompt of {units.tokens(settings['prompt_len'])}"
-    how = found.provenance["latency.ttft_s"]
+    how = found.provenance["latency.ttft_s"] if plan.fits else "not to be had: it does not fit"
     prompt = f"{reads}, alone; {how}"
     costs = {"per_hour": "cost of an hour"}
     if found.writes_tokens:

@@ -277,6 +277,14 @@ def _check(line: Mapping[str, Any], where: str) -> None:
     for key in ("workload", "measured"):
         if not isinstance(line[key], dict):
             raise UsageError(f"{where}: {key} is {line[key]!r:.80}", "write a mapping")
+    for key in ("num_gpus", "tp", "pp"):
+        count = line.get(key)
+        if count is None and key != "num_gpus":
+            continue
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise UsageError(f"{where}: {key} is {count!r:.80}", "write a whole number from 1 up")
+    if not isinstance(line.get("flags", []), list):
+        raise UsageError(f"{where}: flags is {line['flags']!r:.80}", "write a list")
 
 
 def _figures(line: Mapping[str, Any], case: Described, profile: StepProfile) -> Iterable[PerfRow]:

@@ -101,7 +101,10 @@ def test_what_cannot_be_predicted_says_why(
     assert found.rows, "the other line is predicted"
 
 
-@pytest.mark.parametrize("broken", [{"workload": 3}, {"measured": None}])
+@pytest.mark.parametrize(
+    "broken",
+    [{"workload": 3}, {"measured": None}, {"num_gpus": -1}, {"tp": "x"}, {"flags": None}],
+)
 def test_a_line_that_is_no_result_is_one_error(tmp_path: Path, broken: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="line 1"):
         _validated(tmp_path, {**LINE, **broken})
