@@ -28,7 +28,6 @@ WORST_RESIDUAL = 0.10  # a law that misses one of its own points by more foretel
 FURTHEST = 16  # times the longest measured length
 SEEN_SHARE = 0.10  # a term that never had this share of a measured value was not measured
 TERMS = ("constant", "linear", "quadratic")
-_LETTERS = ("a", "b", "c")
 _KNOT_RELATIVE_SD = 0.03  # launches of the same memory-bound code differ by this much and more
 _LEAST_GAIN = 6.0  # of BIC, for each knot; called strong evidence
 _MAX_KNOTS = 2

@@ -231,7 +231,7 @@ def parameters_of(name: str) -> tuple[str, ...]:
     >>> parameters_of("sink")
     ('window_len', 'sink_len')
     """
-    return tuple(field.name for field in fields(VARIANTS[name]))  # type: ignore[arg-type]
+    return tuple(field.name for field in fields(VARIANTS[name]))  # type: ignore[arg-type]  # each is a dataclass
 
 
 PARAMETERS = tuple(dict.fromkeys(key for name in VARIANTS for key in parameters_of(name)))

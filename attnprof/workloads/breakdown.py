@@ -113,7 +113,7 @@ def _peaks(op: Operation, network: Network) -> dict[str, int]:
 
 @contextmanager
 def _metered(network: Network, meter: Callable[[str], object]) -> Iterator[None]:
-    before, network.meter = network.meter, meter  # type: ignore[assignment]
+    before, network.meter = network.meter, meter  # type: ignore[assignment]  # a module takes it
     try:
         yield
     finally:

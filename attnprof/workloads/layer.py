@@ -301,7 +301,7 @@ class PlainStack(nn.Module):
         whole = TransformerBlock(
             Block(attention=block, ffn=ffn_of(workload), norm=Norm()), hidden_size, index
         )
-        whole.attention = attention  # type: ignore[assignment]
+        whole.attention = attention  # type: ignore[assignment]  # called alike
         return whole
 
     def attention_of(self, index: int) -> PlainAttention | LatentAttention:

@@ -6,7 +6,6 @@ lengths and dtypes, but leaves rare combinations out.
 """
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -22,7 +21,7 @@ from attnprof.variants import VARIANTS, parameters_of  # noqa: E402
 from attnprof.workload import KV_CACHES, Workload  # noqa: E402
 from attnprof.workloads import build_operation  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 CPU = torch.device("cpu")
 LEN = 12
 PHASES: dict[str, dict[str, Any]] = {
@@ -60,14 +59,6 @@ MISSED = {
     "mixed": {"packed", "rolling"},
 }
 """What no combination of a phase is served with."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def claimed(workload: Workload, drawn: random.Random) -> Workload | None:

@@ -1,6 +1,5 @@
 """Layers and blocks without a model: whatever is claimed agrees with float64, what is wrong not."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from attnprof.workloads.positions import Position, Rotary  # noqa: E402
 from attnprof.workloads.scopes import ScopeOperation  # noqa: E402
 from attnprof.workloads.twin import TwinPlainKernels  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 CPU = torch.device("cpu")
 CACHED = ("chunked-prefill", "decode", "verify", "mixed")
 BLOCKS: tuple[dict[str, Any], ...] = (
@@ -31,14 +30,6 @@ BLOCKS: tuple[dict[str, Any], ...] = (
     {"scope": "block", "ffn": "gated", "ffn_dim": 24},
     {"scope": "block", "ffn": "moe", "ffn_dim": 8, "num_experts": 4, "num_active_experts": 2},
 )
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def layer(**axes: Any) -> Workload:

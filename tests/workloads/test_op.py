@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 
 from attnprof.backends import eager, unsupported_reason  # noqa: E402
 from attnprof.backends.masks import allowed  # noqa: E402
@@ -26,14 +26,6 @@ BACKENDS = ("eager", "math", "flash")
 PHASES = ("prefill", "chunked-prefill", "decode", "verify", "mixed", "train")
 SCHEMES = [name for name, scheme in POSITIONS.items() if scheme.acts != "embeddings"]
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def lengths(draw: st.DrawFn, phase: str, attention: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 
 from attnprof.backends import unsupported_reason  # noqa: E402
 from attnprof.combinations import problem  # noqa: E402
@@ -52,14 +52,6 @@ SCORES: tuple[dict[str, Any], ...] = (
     {"dtype": "bfloat16", "position": "alibi", "num_kv_heads": 4},
     {"dtype": "bfloat16", "v_head_dim": 24},
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def served(backend: str, call: str) -> Iterator[Workload]:

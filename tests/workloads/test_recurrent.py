@@ -1,6 +1,5 @@
 """Layers in attention's place give what their equations say, and a wrong one is told."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,19 +20,10 @@ from attnprof.workload import Workload, checked  # noqa: E402
 from attnprof.workloads import build_operation  # noqa: E402
 from attnprof.workloads.recurrent import RecurrentOp  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 
 MIXERS = ("rnn", "lstm", "gru", "linear")
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Layers this small are slower on several threads, and much so beside other work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def layer(mixer: str, phase: str = "prefill", length: int = 70, **more: Any) -> Workload:

@@ -1,6 +1,5 @@
 """Models, whole or their blocks: in every phase as float64 has it, and told part by part."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from attnprof.workloads.positions import Rotary  # noqa: E402
 from attnprof.workloads.scopes import ScopeGrower, ScopeOperation  # noqa: E402
 from attnprof.workloads.transformer import kernels  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 CPU = torch.device("cpu")
 MODELS = Path(__file__).parents[1] / "data" / "models"
 DECODERS = ("tiny-llama", "tiny-gemma2", "tiny-gpt2", "tiny-moe", "tiny-gpt-oss", "tiny-deepseek")
@@ -35,14 +34,6 @@ PHASES: dict[str, dict[str, Any]] = {
     "verify": {"q_len": 4, "kv_len": 20, "kv_cache": "contiguous"},
     "mixed": {"q_len": 1, "kv_len": 20, "kv_cache": "paged", "prefill_len": 7, "batch_size": 2},
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def of_model(name: str, **axes: Any) -> Workload:

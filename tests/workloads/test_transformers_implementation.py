@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from attnprof.workloads.library import LibraryGrower, LibraryOperation  # noqa: 
 from attnprof.workloads.scopes import ScopeOperation  # noqa: E402
 from attnprof.workloads.transformer.loading import load_transformers_weights  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 CPU = torch.device("cpu")
 MODELS = Path(__file__).parents[1] / "data" / "models"
 DECODERS = ("tiny-llama", "tiny-gemma2", "tiny-gpt2", "tiny-moe", "tiny-gpt-oss", "tiny-deepseek")
@@ -33,14 +32,6 @@ PHASES: dict[str, dict[str, Any]] = {
     "decode": {"q_len": 1, "kv_len": 20, "kv_cache": "contiguous", "batch_size": 3},
     "verify": {"q_len": 4, "kv_len": 20, "kv_cache": "contiguous"},
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def of_model(name: str, **axes: Any) -> Workload:

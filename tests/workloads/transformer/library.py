@@ -4,6 +4,8 @@ Their structural quirks are all there: windows shorter than the sequences, caps 
 norms far from one, experts in groups, dense layers first, scalings that reach into the lengths.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -171,3 +173,20 @@ def new_caches(model: Transformer, kv_cache: str) -> list[KvCache]:
 def empty_as(model: Transformer) -> Any:
     dtype = next(model.parameters()).dtype
     return lambda *shape: torch.zeros(shape, dtype=dtype)
+
+
+def parts_met(model: Transformer) -> list[str]:
+    """The parts of what ``model`` runs from now on, in order; none may lie inside another."""
+    met: list[str] = []
+    inside: list[str] = []
+
+    @contextmanager
+    def meter(part: str) -> Iterator[None]:
+        assert not inside, f"{part} inside {inside}"
+        inside.append(part)
+        met.append(part)
+        yield
+        inside.pop()
+
+    model.meter = meter
+    return met

@@ -22,7 +22,7 @@ from tests.workloads.transformer.library import (  # noqa: E402
     tokens_of,
 )
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 
 PARTS_OF_LENGTH = (11, 1, 1, 1, 1, 3)  # a prompt, four tokens one by one, three to verify
 LIMIT = 2e-5  # of the logits' own spread, in float32
@@ -32,8 +32,7 @@ WINDOWED = ["mistral", "qwen2", "gemma-2", "gemma-3", "gpt-oss"]
 
 
 @pytest.fixture(autouse=True)
-def one_thread_without_gradients() -> Any:
-    torch.set_num_threads(1)
+def without_gradients() -> Any:
     with torch.inference_mode():
         yield
 

@@ -21,8 +21,8 @@ from attnprof.workloads.transformer.cross import CrossAttention, Source  # noqa:
 from attnprof.workloads.transformer.loading import load_transformers_weights  # noqa: E402
 from attnprof.workloads.transformer.relative import RelativePositions  # noqa: E402
 from attnprof.workloads.transformer.step import PARTS  # noqa: E402
+from tests.workloads.transformer.library import parts_met  # noqa: E402
 
-torch.set_num_threads(1)
 VOCAB, BATCH, SOURCE, SHORTEST = 97, 3, 9, 4
 PROMPT, STEPS, VERIFIED = 5, 4, 3
 TARGET = PROMPT + STEPS + VERIFIED
@@ -70,7 +70,11 @@ PAIRS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 LIMIT = {"float32": 1e-4, "float64": 1e-9}
 
-pytestmark = [pytest.mark.torch, pytest.mark.parametrize("dtype", LIMIT)]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.parametrize("dtype", LIMIT),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -401,18 +405,7 @@ def test_a_padded_batch_is_one_at_every_scope_of_a_model(
 def test_parts_of_both_stacks_are_met_and_none_inside_another(family: str, dtype: str) -> None:
     config = {**ENCODERS, **PAIRS}[family]
     ours = our_model(config, library_model(config, dtype), dtype)
-    met: list[str] = []
-    inside: list[str] = []
-
-    @contextmanager
-    def meter(part: str) -> Iterator[None]:
-        assert not inside, f"{part} inside {inside}"
-        inside.append(part)
-        met.append(part)
-        yield
-        inside.pop()
-
-    ours.meter = meter
+    met = parts_met(ours)
     source, attentions = None, len(ours.blocks)
     if ours.encoder is not None:
         source = ours.encode(tokens_of(4, SOURCE))

@@ -16,7 +16,7 @@ from attnprof.workloads.kv_caches import KvCache, new_cache  # noqa: E402
 from attnprof.workloads.transformer import Transformer, build_transformer, op_workload  # noqa: E402
 from attnprof.workloads.transformer.loading import load_transformers_weights  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -103,7 +103,6 @@ def close(found: Any, expected: Any) -> bool:
 
 @pytest.fixture(params=FAMILIES)
 def config(request: pytest.FixtureRequest) -> dict[str, Any]:
-    torch.set_num_threads(1)
     return FAMILIES[request.param]
 
 

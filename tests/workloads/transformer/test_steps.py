@@ -1,7 +1,6 @@
 """What a step promises whatever the model: segments, caches, parts, gradients, random weights."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -21,18 +20,14 @@ from tests.workloads.transformer.library import (  # noqa: E402
     library_model,
     new_caches,
     our_model,
+    parts_met,
     tokens_of,
 )
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 untrained = pytest.mark.usefixtures("inference")
 
 SOME = ["llama, scaled", "gemma-3", "gpt-oss", "deepseek-v3"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture
@@ -104,19 +99,8 @@ def test_gradients_are_the_librarys_with_and_without_checkpointing(family: str) 
 @untrained
 def test_every_part_is_met_and_none_inside_another(family: str) -> None:
     ours = model_of(family)
-    met: list[str] = []
-    inside: list[str] = []
-
-    @contextmanager
-    def meter(part: str) -> Iterator[None]:
-        assert not inside, f"{part} inside {inside}"
-        inside.append(part)
-        met.append(part)
-        yield
-        inside.pop()
-
     expected = ours(tokens_of())
-    ours.meter = meter
+    met = parts_met(ours)
     kind = "latent" if family.startswith("deepseek") else "static"
     assert torch.equal(ours(tokens_of(), new_caches(ours, kind)), expected)
     assert set(met) == set(PARTS)
