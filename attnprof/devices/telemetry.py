@@ -106,11 +106,11 @@ class Telemetry:
 
     def begin(self) -> None:
         """A batch begins: forget what was seen before it."""
+        with self._lock:
+            self._readings.clear()
         if self._sensors is not None and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
             self._thread.start()
-        with self._lock:
-            self._readings.clear()
 
     def look(self) -> None:
         """Read the sensors now."""
