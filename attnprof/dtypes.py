@@ -34,6 +34,8 @@ DTYPES = {
         Dtype("int4", 0.5, 2**-3, storage_only=True),
     )
 }
+# How weights and activations of a GEMM are stored, beyond torch's element types.
+GEMM_SCHEMES = ("fp8_static", "fp8_block", "nvfp4", "mxfp4", "int8_wo", "int4_wo", "w8a8_int8")
 _ALIASES = {alias: dtype.name for dtype in DTYPES.values() for alias in dtype.aliases}
 
 

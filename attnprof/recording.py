@@ -12,7 +12,8 @@ from attnprof.kinds import misfit
 from attnprof.measure import Figure, Plan, Pooled, Progress, Visit, plan_for, pool
 from attnprof.measured import GrowthPoint
 from attnprof.medians import NO_INTERVAL, percentile, tukey_outliers
-from attnprof.records import FORMAT, RUN_FILE, VISITS_FILE, Run
+from attnprof.record_values import FORMAT
+from attnprof.records import RUN_FILE, VISITS_FILE, Run
 from attnprof.workload import Workload, checked
 
 FINGERPRINT_FACTS = (

@@ -1,19 +1,20 @@
 """A run on disk: ``run.json``, and a line for every visit, ruler and record, kept as it ends."""
 
 import contextlib
+import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired, Required, TypedDict, get_type_hints
+from typing import Any, NotRequired, Required, TypedDict
 
 from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.kinds import misfit
+from attnprof.record_values import FORMAT, numbers_misfit, record_misfit
 from attnprof.workload import Workload
 
-FORMAT = 1
 RUN_FILE = "run.json"
 RECORDS_FILE = "records.jsonl"
 VISITS_FILE = "visits.jsonl"
@@ -46,6 +47,11 @@ class _KeptConditions(TypedDict):
 class _KeptFacts(TypedDict, total=False):
     name: str
     memory_bytes: int | None
+    l2_bytes: int | None
+    l3_bytes: int | None
+    num_sms: int | None
+    physical_cores: int | None
+    threads: int | None
 
 
 class _KeptGrid(TypedDict, total=False):
@@ -72,156 +78,14 @@ class _KeptHeader(TypedDict, total=False):
     timed_share: float | None
 
 
-class _KeptPoint(TypedDict):
-    kv_len: int
-    wall_s: float
-    cpu_s: float | None
-    useful_bytes: int
-    allocated_bytes: int
-    peak_bytes: int | None
-    total_s: NotRequired[float | None]
-    total_cpu_s: NotRequired[float | None]
-    theory_bytes: NotRequired[int]
-
-
-class _KeptPart(TypedDict):
-    name: str
-    wall_s: float
-    cpu_s: float | None
-    share: float | None
-    peak_bytes: int | None
-
-
-class _KeptCheck(TypedDict, total=False):
-    rms_error: float | None
-
-
-class _KeptRecord(TypedDict, total=False):
-    """What may be in a record, as far as tables and fits look at it."""
-
-    workload_id: Required[str]
-    status: Required[str]
-    reason: str | None
-    phase: str
-    backend: str
-    device: str
-    dtype: str | None
-    kv_dtype: str | None
-    variant: str
-    kv_cache: str
-    cache_regime: str
-    scope: str
-    attention: str
-    position: str
-    clock: str | None
-    flags: tuple[str, ...]
-    batch_size: int
-    q_len: int
-    kv_len: int
-    num_q_heads: int
-    num_kv_heads: int
-    head_dim: int
-    num_layers: int
-    window_len: int | None
-    start_len: int | None
-    mixer: str
-    model: str | None
-    implementation: str
-    weight_dtype: str | None
-    mla: str | None
-    softcap: float | None
-    sink_logits: bool
-    checkpointing: bool
-    ffn: str | None
-    source_len: int | None
-    prefill_len: int | None
-    prefix_len: int | None
-    document_len: int | None
-    sink_len: int | None
-    min_len: int | None
-    v_head_dim: int | None
-    kv_lora_rank: int | None
-    rope_head_dim: int | None
-    block_tokens: int | None
-    ffn_dim: int | None
-    num_experts: int | None
-    num_active_experts: int | None
-    check: _KeptCheck | None
-    num_samples: int | None
-    samples_s: tuple[float, ...]
-    samples_cpu_s: tuple[float, ...]
-    median_s: float | None
-    median_low_s: float | None
-    median_high_s: float | None
-    median_wall_s: float | None
-    median_cpu_s: float | None
-    achieved_flops_per_s: float | None
-    mfu: float | None
-    mbu: float | None
-    flops: int
-    bytes_moved: int
-    weight_bytes: int | None
-    kv_bytes: int | None
-    peak_activation_bytes: int | None
-    peak_rss_bytes: int | None
-    theory_kv_bytes: int | None
-    theory_peak_activation_bytes: int | None
-    theory_s: float | None
-    growth: tuple[_KeptPoint, ...] | None
-    ttft_s: float | None
-    itl_s: tuple[float, ...]
-    parts: tuple[_KeptPart, ...] | None
-    rms_error: float | None
-    median_itl_s: float | None
-    model_digest: str | None
-    # Of a record that was imported; ``kind`` has one of another project's alone.
-    provenance: str
-    kind: str
-    source: str
-    engine: str
-    engine_version: str | None
-    kernel: str | None
-    statistic: str
-    num_merged: int
-    op: str | None
-    m_tokens: int
-    n_out: int
-    k_in: int
-    system: str | None
-    collective: str
-    num_ranks: int
-    message_bytes: int
-    num_tokens: int
-    hidden_size: int
-    tensor_parallel: int
-    prompt_len: int
-    output_len: int
-    depth_len: int
-    num_devices: int | None
-    num_params: int | None
-    settings: str
-    tokens_per_s: float
-    stddev_s: float | None
-
-
-def record_misfit(record: dict[str, Any]) -> str | None:
-    """Where a record has a value of another kind than tables and fits expect, or None."""
-    return misfit(record, _KeptRecord)
-
-
-def record_kinds() -> dict[str, Any]:
-    """The keys of a record that tables and fits look at, each with its type."""
-    return get_type_hints(_KeptRecord)
-
-
 class _KeptRulers(TypedDict):
     rulers: dict[str, float]
 
 
-_KINDS: dict[str, Any] = {
-    RECORDS_FILE: _KeptRecord,
-    VISITS_FILE: dict[str, Any],  # looked at where they are made visits again
-    RULERS_FILE: _KeptRulers,
+_MISFITS: dict[str, Callable[[dict[str, Any]], str | None]] = {
+    RECORDS_FILE: record_misfit,
+    VISITS_FILE: lambda line: None,  # looked at where they are made visits again
+    RULERS_FILE: lambda line: misfit(line, _KeptRulers),
 }
 
 
@@ -259,29 +123,28 @@ def _finite(data: Any) -> Any:
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int | None]:
     """The objects of a JSON-lines file, and where its torn last line starts, if it has one.
 
-    Only the last line can have been cut in half by a crash: a broken line elsewhere means that
-    somebody else wrote into the file.
+    Only the last line can have been cut in half by a crash, and then its end is missing: any other
+    broken line means that somebody else wrote into the file.
 
     Raises:
-        UsageError: A line before the last one is not a JSON object, or the file is unreadable.
+        UsageError: A whole line is not a JSON object, or the file is unreadable.
     """
     data = _read_bytes(path)
     if data is None:
         return [], None
     found: list[dict[str, Any]] = []
     start = 0
-    for number, line in enumerate(data.splitlines(keepends=True), start=1):
-        value = _object(line) if line.endswith(b"\n") else None
-        end = start + len(line)
+    for number, line in enumerate(io.BytesIO(data), start=1):
+        if not line.endswith(b"\n"):
+            return found, start
+        value = _object(line)
         if value is None:
-            if end == len(data):
-                return found, start
             raise UsageError(
-                f"{path} line {number} is not a JSON object",
+                f"{path} line {number} {_why_no_object(line)}",
                 "remove that line, or measure into another folder",
             )
         found.append(value)
-        start = end
+        start += len(line)
     return found, None
 
 
@@ -309,6 +172,15 @@ def _no_number(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
 
 
+def _why_no_object(line: bytes) -> str:
+    """What is wrong with a line, said after its place."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return "is not a JSON object"
+    return "holds NaN or Infinity" if isinstance(value, dict) else "is not a JSON object"
+
+
 def read_run(path: Path) -> Run:
     """A run directory, finished or not, changing nothing.
 
@@ -320,13 +192,27 @@ def read_run(path: Path) -> Run:
     for name in (RECORDS_FILE, VISITS_FILE, RULERS_FILE):
         lines, torn_at = read_lines(path / name)
         for number, line in enumerate(lines, start=1):
-            found = misfit(line, _KINDS[name])
+            found = _MISFITS[name](line)
             if found is not None:
                 raise UsageError(f"{path / name} line {number}: {found}", "remove that line")
+        if name == RECORDS_FILE:
+            _refuse_twins(path / name, lines)
         kept[name] = tuple(lines)
         if torn_at is not None:
             torn.append(name)
     return Run(path, header, kept[RECORDS_FILE], kept[VISITS_FILE], kept[RULERS_FILE], tuple(torn))
+
+
+def _refuse_twins(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """A workload has one record: a second would count it twice."""
+    first: dict[str, int] = {}
+    for number, record in enumerate(records, start=1):
+        before = first.setdefault(record["workload_id"], number)
+        if before != number:
+            raise UsageError(
+                f"{path} line {number}: {record['workload_id']} is in line {before} already",
+                "remove one of the two",
+            )
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -343,7 +229,9 @@ def read_header(path: Path) -> dict[str, Any]:
             f"{path / RUN_FILE} has format {header.get('format')!r}, this version reads {FORMAT}",
             "read it with the version that wrote it",
         )
-    found = misfit(header, _KeptHeader)
+    found = misfit(header, _KeptHeader) or numbers_misfit(
+        {key: header[key] for key in ("conditions", "facts") if key in header}
+    )
     if found is not None:
         raise UsageError(f"{path / RUN_FILE}: {found}", "measure into another folder")
     return header

@@ -264,7 +264,7 @@ def plain_value(value: Any) -> str:
     return path.parent.name if path.name == "config.json" else path.stem
 
 
-_NAMES: tuple[tuple[str, Collection[str]], ...] = (
+NAMES: tuple[tuple[str, Collection[str]], ...] = (
     ("phase", PHASES),
     ("kv_cache", KV_CACHES),
     ("cache_regime", CACHE_REGIMES),
@@ -276,7 +276,7 @@ _NAMES: tuple[tuple[str, Collection[str]], ...] = (
     ("ffn", FFNS),
     ("implementation", IMPLEMENTATIONS),
 )
-_SIZES = (
+SIZES = (
     "batch_size", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim", "num_layers",
     "min_len", "v_head_dim", "kv_lora_rank", "rope_head_dim", "block_tokens", "prefill_len",
     "ffn_dim", "num_experts", "num_active_experts", "source_len",
@@ -292,11 +292,11 @@ def checked(workload: Workload) -> Workload:
     Raises:
         UsageError: A value that no workload can have: an unknown name, or a size below one.
     """
-    for name, known in _NAMES:
+    for name, known in NAMES:
         value = getattr(workload, name)
         if value not in known and not (value is None and _DEFAULTS[name] is None):
             raise UsageError(f"unknown {name} {value!r}", nearest(str(value), list(known)))
-    for name in _SIZES:
+    for name in SIZES:
         value = getattr(workload, name)
         if value is None and _DEFAULTS[name] is None:
             continue

@@ -132,7 +132,7 @@ def test_records_of_two_devices_in_one_run_are_not_mixed(run: Path, tmp_path: Pa
 @pytest.mark.parametrize("size", ["batch_size", "kv_len", "num_kv_heads"])
 def test_a_size_that_is_none_is_refused(run: Path, tmp_path: Path, size: str) -> None:
     bad = changed(run, tmp_path / "bad", lambda r: {**r, size: 0})
-    with pytest.raises(UsageError, match=f"has {size} 0"):
+    with pytest.raises(UsageError, match=f"{size} is 0, less than 1"):
         fit_runs([bad])
 
 

@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.findings import STATUS_WORDS
+from attnprof.imports.foreign_records import KEYS
+from attnprof.record_values import KINDS, STATUSES
 from attnprof.records import (
     RECORDS_FILE,
     RUN_FILE,
@@ -18,6 +21,7 @@ from attnprof.records import (
     strict_json,
 )
 
+KEPT = Path(__file__).parents[1] / "reports"
 HEADER = {"device": "synthetic", "fingerprint": {"kind": "cpu"}, "plan": {"budget_s": 2.0},
           "seed": 0, "workloads": ["a", "b"],
           "conditions": {"device_kind": "cpu", "threads": 2, "ceilings": {}}}  # fmt: skip
@@ -301,6 +305,92 @@ def test_a_record_of_another_kind_is_named_by_its_line(
         read_run(run_dir)
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"format": 9}, "format is 9, this version reads 1"),
+        ({"format": None}, "format is None"),
+        ({"dtype": "float7"}, "dtype is 'float7': did you mean"),
+        ({"kv_dtype": "float7"}, "kv_dtype is 'float7'"),
+        ({"weight_dtype": "q9"}, "weight_dtype is 'q9'"),
+        ({"phase": "prefil"}, "phase is 'prefil': did you mean 'prefill'"),
+        ({"backend": "falsh"}, "backend is 'falsh': did you mean 'flash'"),
+        ({"status": "fine"}, "status is 'fine'"),
+        ({"variant": "casual"}, "variant is 'casual': did you mean 'causal'"),
+        ({"clock": "sun"}, "clock is 'sun'"),
+        ({"scope": "opp"}, "scope is 'opp'"),
+        ({"mixer": "gnu"}, "mixer is 'gnu'"),
+        ({"position": "ropy"}, "position is 'ropy'"),
+        ({"kind": "conv"}, "kind is 'conv'"),
+        ({"kv_len": 2**62}, r"kv_len is 4611686018427387904, more than 1\.09951e\+12"),
+        ({"batch_size": 2**41}, "batch_size is 2199023255552, more than"),
+        ({"num_experts": 2**41}, "num_experts is 2199023255552, more than"),
+        ({"kv_len": 0}, "kv_len is 0, less than 1"),
+        ({"kv_bytes": 2**61}, "kv_bytes is 2305843009213693952, more than"),
+        ({"flops": 10**30}, "flops is 1000000000000000000000000000000, more than"),
+        ({"median_s": 1e9}, r"median_s is 1000000000\.0, more than 1e\+06"),
+        ({"samples_s": [0.1, 1e9]}, r"samples_s has 1e\+09, more than 1e\+06"),
+        ({"samples_s": [0.1, -0.1]}, r"samples_s\[1\] is -0.1, not a number from 0 up"),
+        ({"mfu": 1e9}, r"mfu is 1000000000\.0, more than 10000"),
+        ({"num_samples": 7, "samples_s": [0.1]}, "num_samples is 7, samples_s has 1"),
+        ({"median_low_s": 2.0, "median_high_s": 1.0}, "median_low_s is 2, above median_high_s, 1"),
+        ({"dtype": None}, "dtype is missing"),
+        ({"q_len": 512}, "q_len is 512 of a prefill of 1024 tokens"),
+        ({"phase": "decode"}, "q_len is 1024 of a decode"),
+        ({"num_kv_heads": 3}, "num_q_heads is 8, no multiple of num_kv_heads 3"),
+        ({"workload_id": "a"}, "a is in line 1 already"),
+        ({"kind": "gemm", "m_tokens": 1, "n_out": 1, "device": "h100"}, "k_in is missing"),
+        ({"kind": "all-reduce", "num_ranks": 1}, "num_ranks is 1, less than 2"),
+        ({"kind": "attention", "variant": "causal"}, "median_s is missing"),
+    ],
+)
+def test_a_record_that_no_workload_can_have_is_named_by_its_line(
+    run_dir: Path, changed: dict[str, object], words: str
+) -> None:
+    good = {
+        "format": 1, "workload_id": "c", "status": "ok", "phase": "prefill", "backend": "flash",
+        "dtype": "float32", "batch_size": 1, "q_len": 1024, "kv_len": 1024, "num_q_heads": 8,
+        "num_kv_heads": 8, "head_dim": 64, "device": "cpu", "variant": "causal",
+    }  # fmt: skip
+    path = run_dir / RECORDS_FILE
+    before = path.read_text()
+    path.write_text(f"{before}{json.dumps(good)}\n")
+    assert read_run(run_dir).records[-1] == good
+    path.write_text(f"{before}{json.dumps(good | changed)}\n")
+    with pytest.raises(UsageError, match=rf"records\.jsonl line 3: {words}"):
+        read_run(run_dir)
+
+
+@pytest.mark.parametrize("run_file", sorted(KEPT.glob("*/run.json")), ids=lambda p: p.parent.name)
+def test_runs_of_earlier_versions_are_read(run_file: Path) -> None:
+    assert len(read_run(run_file.parent).records) > 10
+
+
+def test_statuses_and_kinds_are_those_that_are_written() -> None:
+    assert set(STATUSES) == {"ok", *STATUS_WORDS}
+    assert set(KINDS) == set(KEYS)
+
+
+@pytest.mark.parametrize("last", [b'{"workload_id":"c"\n', b"[]\n", b"\n"])
+def test_a_last_line_that_is_whole_and_broken_was_not_cut(run_dir: Path, last: bytes) -> None:
+    path = run_dir / RECORDS_FILE
+    path.write_bytes(path.read_bytes() + last)
+    with pytest.raises(UsageError, match=r"records\.jsonl line 3 is not a JSON object"):
+        read_run(run_dir)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("written", ["NaN", "-Infinity"])
+def test_a_sample_that_is_no_number_is_said(run_dir: Path, written: str, place: int) -> None:
+    path = run_dir / RECORDS_FILE
+    lines = path.read_text().splitlines(keepends=True)
+    line = f'{{"workload_id":"c","status":"ok","samples_s":[0.1,{written}]}}\n'
+    path.write_text("".join([*lines[:place], line, *lines[place:]]))
+    said = rf"records\.jsonl line {place + 1} holds NaN or Infinity"
+    with pytest.raises(UsageError, match=said):
+        read_run(run_dir)
+
+
 @pytest.mark.parametrize("written", ["NaN", "-Infinity", "1e999"])
 def test_a_number_that_is_none_is_refused(run_dir: Path, written: str) -> None:
     path = run_dir / RECORDS_FILE
@@ -318,6 +408,23 @@ def test_a_number_that_is_none_is_refused(run_dir: Path, written: str) -> None:
         ({"grid": True}, "grid is True, not keys and values"),
         ({"grid": {"workloads": [{"q_len": "8"}]}}, r"grid.workloads\[0\]"),
         ({"notes": "none"}, "notes is 'none', not a list"),
+        ({"facts": {"l3_bytes": "32 MiB"}}, "facts.l3_bytes is '32 MiB', not a whole number"),
+        ({"facts": {"l3_bytes": 2**62}}, "l3_bytes is 4611686018427387904, more than"),
+        ({"facts": {"num_sms": 0}}, "num_sms is 0, less than 1"),
+        (
+            {"conditions": HEADER["conditions"] | {"threads": 2**62}},  # type: ignore[operator]
+            "threads is 4611686018427387904, more than",
+        ),
+        (
+            {
+                "conditions": {
+                    "device_kind": "cpu",
+                    "threads": 1,
+                    "ceilings": {"matmul": {"float32": {"flops_per_s": 1e30}}},
+                }
+            },
+            r"flops_per_s is 1e\+30, more than",
+        ),
     ],
 )
 def test_a_header_of_another_kind_says_where(

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnprof.dtypes import GEMM_SCHEMES
 from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.imports.foreign_records import (
-    GEMM_SCHEMES,
     Measured,
     all_reduce_record,
     attention_record,

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnprof.dtypes import dtype_named
 from attnprof.errors import UsageError
-from attnprof.records import FORMAT
+from attnprof.record_values import FORMAT
 from attnprof.workload import Workload
 
 PROVENANCE = "imported"
@@ -38,9 +38,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 """The keys of a record of each kind: what a call was, and what else its time depends on."""
 FOREIGN_KEYS = tuple(dict.fromkeys(key for keys in KEYS.values() for key in keys))
 
-# How weights and activations of a GEMM are stored, beyond torch's element types.
-GEMM_SCHEMES = ("fp8_static", "fp8_block", "nvfp4", "mxfp4", "int8_wo", "int4_wo", "w8a8_int8")
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -58,7 +55,7 @@ class Measured:
 def dtype_words(name: str, schemes: tuple[str, ...] = ()) -> str | None:
     """torch's name of an element type, or one of ``schemes`` as it is; None where it is neither.
 
-    >>> dtype_words("half"), dtype_words("nvfp4", GEMM_SCHEMES), dtype_words("fp7")
+    >>> dtype_words("half"), dtype_words("nvfp4", ("nvfp4",)), dtype_words("fp7")
     ('float16', 'nvfp4', None)
     """
     if name in schemes:

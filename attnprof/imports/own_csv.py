@@ -11,7 +11,8 @@ from attnprof.errors import UsageError
 from attnprof.imports.foreign_records import FOREIGN_KEYS, KEYS, PROVENANCE
 from attnprof.imports.parts import Asked, Origin, Part
 from attnprof.imports.text import Rows, csv_rows, read_text
-from attnprof.records import FORMAT, RUN_FILE, read_header, record_kinds, record_misfit
+from attnprof.record_values import FORMAT, record_kinds, record_misfit
+from attnprof.records import RUN_FILE, read_header
 from attnprof.result_keys import RESULT_KEYS
 from attnprof.run_header import facts_of
 

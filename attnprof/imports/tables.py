@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from attnprof.dtypes import GEMM_SCHEMES
 from attnprof.errors import UsageError
 from attnprof.imports.foreign_records import (
-    GEMM_SCHEMES,
     Measured,
     all_reduce_record,
     attention_record,
