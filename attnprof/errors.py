@@ -34,15 +34,22 @@ class OutOfMemoryError(AttnprofError):
         self.requested_bytes = requested_bytes
 
 
-def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
+def nearest(name: str, known: "list[str] | tuple[str, ...]", listing: str = "") -> str:
     """A sentence that names the closest of ``known``, or lists them all when none is close.
+
+    Args:
+        listing: A command that lists them, where they are too many for a sentence.
 
     >>> nearest("falsh", ["flash", "math"])
     "did you mean 'flash'?"
     >>> nearest("zzz", ["flash", "math"])
     'use one of: flash, math'
+    >>> nearest("zzz", ["h100", "t4"], "attnprof show gpus")
+    'use one that attnprof show gpus lists'
     """
     import difflib
 
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean '{close[0]}'?" if close else f"use one of: {', '.join(known)}"
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5 if listing else 0.6)
+    if close:
+        return f"did you mean '{close[0]}'?" + (f" {listing} lists them all" if listing else "")
+    return f"use one that {listing} lists" if listing else f"use one of: {', '.join(known)}"

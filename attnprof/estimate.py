@@ -23,6 +23,7 @@ from attnprof.gpus import Gpu
 from attnprof.prices import price_per_gpu_hour
 from attnprof.serving.latency import Figures, Latency, Limits, Slo, latency_of, not_below
 from attnprof.serving.load import DEFAULT_CHUNK, Load
+from attnprof.serving.own import KERNELS
 from attnprof.theory.serving_roofline import Roofs, StepTime
 from attnprof.theory.weights import weight_bytes
 
@@ -173,7 +174,7 @@ def estimate(request: EstimateRequest) -> Estimate:
         step = decode_time(
             deployment, plan, roofs, prompt, output // 2, max(1, batch // deployment.dp)
         )
-    law = latency_of(deployment)
+    law = latency_of(deployment, request.calibration)
     load = _load(deployment, plan, prompt, output, batch)
     timed = plan.fits and law.is_known  # else the engine does not start, and has no times
     figures = law.figures(load) if timed else None
@@ -201,6 +202,7 @@ def estimate(request: EstimateRequest) -> Estimate:
         "users": request.users,
         "users_served": served,
         "users_len": users_len,
+        "calibration": ", ".join(law.own.names) or None,
         **plan.settings,
     }
     binding = _binding(request, deployment, plan, step, batch, served)
@@ -405,6 +407,7 @@ def _notes(
         )
     notes.extend(plan.notes)
     notes.append(_latency_words(law))
+    notes.extend(_calibration_notes(law))
     if not plan.fits:
         fixes = [one.change for one in tried if one.fits]
         notes.append(
@@ -427,6 +430,16 @@ def _latency_words(law: Latency) -> str:
         "latency is assumed: the law of a step was fitted to published serving results of other "
         "GPUs or engines, and scaled by the data sheet; the intervals are wider for it"
     )
+
+
+def _calibration_notes(law: Latency) -> Iterator[str]:
+    """Which calibrations the kernels follow, and what was left out of them."""
+    if law.own.names:
+        laws = sorted({KERNELS[name][0] for name in law.own.values})
+        named = " and ".join(law.own.names)
+        yield f"kernels follow the calibration {named}: its laws of {', '.join(laws)}"
+    yield from law.own.notes
+    yield from law.missed_laws
 
 
 def _latent_notes(

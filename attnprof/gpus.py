@@ -97,11 +97,10 @@ def gpu_named(name: str) -> Gpu:
     names = _names()
     found = names.get(_normal(name))
     if found is None:
-        known = list_profiles("gpus")
-        hint = nearest(_normal(name), [*known, *names])
-        if hint.startswith("use one of"):
-            hint = f"use one of: {', '.join(known)}"
-        raise UsageError(f"unknown GPU {name!r}", hint)
+        known = [*list_profiles("gpus"), *names]
+        raise UsageError(
+            f"unknown GPU {name!r}", nearest(_normal(name), known, "attnprof show gpus")
+        )
     return read_gpu(_path(found))
 
 

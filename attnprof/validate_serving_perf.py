@@ -18,6 +18,7 @@ from attnprof.json_lines import read_json_lines
 from attnprof.render import Column, Table
 from attnprof.serving.coefficients import INTERVAL_SDS, StepProfile, step_profile
 from attnprof.serving.load import Served, at_rate, batch_latency_s, serve
+from attnprof.serving.own import own_kernels
 from attnprof.serving.record import Described, described, most_at_once
 from attnprof.serving.step import StepModel
 
@@ -292,11 +293,12 @@ def _figures(line: Mapping[str, Any], case: Described, profile: StepProfile) -> 
     arrival = str(line["workload"].get("arrival", "closed_loop"))
     gpu = case.deployment.gpu
     assert gpu is not None
-    model = StepModel(case.deployment, profile.values_on(gpu.name))
-    had = profile.provenance(case.deployment)
+    own = own_kernels(gpu)
+    model = StepModel(case.deployment, profile.values_on(gpu.name, own))
+    had = profile.provenance(case.deployment, own)
     flags = [str(flag) for flag in line.get("flags") or ()]
     for figure, value, seen in _pairs(line, case, model, arrival):
-        sd = profile.log_sd(case.deployment, seen.decode)
+        sd = profile.log_sd(case.deployment, seen.decode, own)
         if figure in (IDLE, LOADED):
             sd = math.hypot(sd, profile.ttft_log_sd)
         factor = math.exp(INTERVAL_SDS * sd)

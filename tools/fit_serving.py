@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 
 from attnprof.errors import UsageError
 from attnprof.json_lines import read_json_lines
-from attnprof.profiles import profile_dir, read_yaml
-from attnprof.serving.coefficients import INTERVAL_SDS, KERNELS, kernels_of
+from attnprof.laws.calibration import read_calibration
+from attnprof.profiles import profile_dir
+from attnprof.serving.coefficients import INTERVAL_SDS
 from attnprof.serving.load import serve
+from attnprof.serving.own import KERNELS, kernels_of
 from attnprof.serving.record import Described, described
 from attnprof.serving.step import StepModel
 
@@ -110,14 +112,28 @@ def lines_of(path: Path) -> list[tuple[dict[str, Any], Described]]:
     return found
 
 
+MISSED: dict[str, list[str]] = {}
+"""By GPU laws that do not hold on what was held out, where it has none of their kind that does."""
+
+
 def kernel_logs() -> tuple[dict[str, dict[str, float]], dict[str, float]]:
     """The shipped calibrations' coefficients of kernels by GPU, and their means, in logarithms."""
     listed: dict[str, dict[str, list[float]]] = {}
+    missed: dict[str, list[str]] = {}
+    held: dict[str, set[str]] = {}
     for path in sorted(profile_dir("calibrations").glob("*.yaml")):
-        content = read_yaml(path)
-        of_gpu = listed.setdefault(str(content["device"]), {})
-        for name, value in kernels_of(content).items():
+        calibration = read_calibration(path)
+        of_gpu = listed.setdefault(calibration.device, {})
+        found, misses = kernels_of(calibration, only_holding=False)
+        missed.setdefault(calibration.device, []).extend(misses)
+        kinds = {KERNELS[name][0] for name in kernels_of(calibration)[0]}
+        held.setdefault(calibration.device, set()).update(kinds)
+        for name, value in found.items():
             of_gpu.setdefault(name, []).append(math.log(value))
+    for device, keys in missed.items():
+        alone = [key for key in keys if key.split(".")[0] not in held[device]]
+        if alone:
+            MISSED[device] = alone
     logs = {gpu: {name: float(np.mean(those)) for name, those in of.items()}
             for gpu, of in listed.items() if of}  # fmt: skip
     means = {name: float(np.mean([of[name] for of in logs.values() if name in of]))
@@ -264,6 +280,10 @@ def profile_text(
     for name, factors in sorted(FACTORS.items()):
         shown = ", ".join(f"{key}: {value:.3f}" for key, value in factors.items())
         lines.append(f"  {name}: {{{shown}}}")
+    lines.append(
+        "missed_laws:  # in kernels though they do not hold: the GPU has no other of the kind"
+    )
+    lines += [f"  {name}: [{', '.join(laws)}]" for name, laws in sorted(MISSED.items())]
     lines += [
         f"held_out_log_sd: {log_sd:.3f}  # of TPOT, models left out",
         f"elsewhere_log_sd: {ELSEWHERE}  # added where no line was of that GPU or engine: assumed",

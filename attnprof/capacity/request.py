@@ -51,6 +51,8 @@ class EstimateRequest:
     ttft_s: float | None = None
     """The longest accepted time to first token, and below per output token. [s]"""
     tpot_s: float | None = None
+    calibration: str | None = None
+    """Whose laws the kernels of a step follow, by name or file; None: the user's own of the GPU."""
 
 
 def deployment_of(request: EstimateRequest) -> Deployment:

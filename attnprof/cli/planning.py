@@ -102,6 +102,13 @@ def estimate(
     tpot: Annotated[
         str | None, typer.Option(help="Longest time per output token that is accepted: 50ms.")
     ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Laws that the kernels follow; your own of this GPU, if any, where left out.",
+        ),
+    ] = None,
     price: Annotated[
         str | None, typer.Option(help="Per GPU and hour: a number, or a list of prices by name.")
     ] = None,
@@ -140,6 +147,7 @@ def estimate(
             price=price,
             ttft=ttft,
             tpot=tpot,
+            calibration=calibration,
         )
     )
     give(answer, output_format)

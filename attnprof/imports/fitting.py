@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from attnprof.errors import UsageError
-from attnprof.fit_laws import HOLDS_MEDIAN, HOLDS_P90, FittedGroup, RunFit, verdict
+from attnprof.fit_laws import FittedGroup, RunFit, verdict
 from attnprof.laws.calibrating import by_key, calibrate
-from attnprof.laws.calibration import Calibration
+from attnprof.laws.calibration import HOLDS_MEDIAN, HOLDS_P90, Calibration
 from attnprof.laws.foreign import FAMILIES, Family, ForeignTable
 from attnprof.laws.groups import Group, sort_tables
 from attnprof.laws.holdouts import FORM, judge, least_rows

@@ -20,6 +20,7 @@ from attnprof.profiles import find_profile, list_profiles, read_yaml
 FORMAT = 1
 KIND = "calibrations"
 WIDER_BEYOND = 0.10  # of a log latency, for each doubling beyond what was measured
+HOLDS_MEDIAN, HOLDS_P90 = 0.15, 0.40  # a law that misses more of what was held out does not hold
 OTHER_KIND = 0.10  # for each thing that the nearest law was not measured with, as a head width
 _SMALLEST, _LARGEST = 1e-18, 1e18
 _LARGEST_VARIANCE = 1e4  # of a log coefficient; what nothing pins down has about ten
@@ -53,6 +54,12 @@ class CalibratedLaw:
     residual: LocalResidual
     domain: Mapping[str, tuple[float, float]]
     errors: Mapping[str, tuple[float, float]]
+
+    @property
+    def holds(self) -> bool:
+        """Whether it missed little of what was held out at random; not where nothing was."""
+        median, p90 = self.errors.get("random", (math.inf, math.inf))
+        return median <= HOLDS_MEDIAN and p90 <= HOLDS_P90
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,10 @@ def calibration_named(name: str) -> Calibration:
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else find_profile(KIND, name)
     if path is None:
-        raise UsageError(f"unknown calibration {name!r}", nearest(name, list_profiles(KIND)))
+        known = list_profiles(KIND)
+        raise UsageError(
+            f"unknown calibration {name!r}", nearest(name, known, "attnprof show calibrations")
+        )
     return read_calibration(path)
 
 
@@ -173,8 +183,11 @@ def read_calibration(path: Path) -> Calibration:
     laws = fields.table("laws")
     if not laws:
         raise fields.wrong("laws", "at least one law")
+    name = fields.text("name")
+    if name != Path(name).name or "\\" in name or name.startswith("."):
+        raise UsageError(f"{path}: name is {name!r}", "write a name, not a path")
     found = Calibration(
-        name=fields.text("name"),
+        name=name,
         device=fields.text("device"),
         engine=fields.text("engine"),
         source=source,

@@ -15,27 +15,22 @@ from typing import Any
 from attnprof.engines.base import Deployment
 from attnprof.errors import UsageError
 from attnprof.fields import Fields
-from attnprof.gpus import gpu_named
-from attnprof.profiles import find_profile, read_yaml, user_profile_dir
+from attnprof.profiles import find_profile, read_yaml
+from attnprof.serving.own import KERNELS, NOTHING_OWN, OwnKernels
 from attnprof.serving.step import TERMS, Step
 
 NAME = "step"
-CALIBRATION_FORMAT = 1
 INTERVAL_SDS = 1.2816
 """Standard deviations from the middle to each end of an interval that holds 80 % of the time."""
 ENGINE_TERMS = ("engine",)
 OWN_KERNELS = ("llama-cpp",)
 """Engines with kernels of their own: what was fitted to them says nothing of the others, which
 share theirs, and the other way round."""
-KERNELS = {
-    "gemm_compute": ("gemm", "compute"),
-    "gemm_memory": ("gemm", "dram"),
-    "decode_memory": ("decode", "dram"),
-    "prefill_compute": ("prefill", "compute"),
-}
-"""Coefficients of a step -> the law of a calibration, and its coefficient, that says the same."""
-LEAST_FACTOR, MOST_FACTOR = 1e-3, 1e3  # of a kernel's time over that at its roof
-HALVES = ("bf16", "bfloat16", "fp16", "float16")
+OF_KERNELS = {
+    "projections": ("gemm_compute", "gemm_memory"), "head": ("gemm_compute", "gemm_memory"),
+    "attention": ("decode_memory", "prefill_compute"),
+}  # fmt: skip
+"""Terms of a step -> the coefficients of kernels that a calibration must have to calibrate them."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +49,9 @@ class StepProfile:
     Args:
         fitted: By engine the GPUs of the results that coefficients were fitted to.
         kernels: By GPU what its calibration (profiles/calibrations) has of a coefficient of
-            kernels, over ``kernel_means``, the geometric means of the shipped ones. A calibration
-            in the user's own folder goes before it.
+            kernels, over ``kernel_means``, the geometric means of the shipped ones.
+        missed_laws: By GPU laws that do not hold on what was held out, and are in ``kernels`` all
+            the same, as the GPU has no other of their kind.
         held_out_log_sd: Of TPOT, over models that a fit had not seen.
         elsewhere_log_sd: What is added where a GPU or an engine was not in the fit.
         ttft_log_sd: As ``held_out_log_sd``, of a time to first token under load.
@@ -66,21 +62,22 @@ class StepProfile:
     fitted: Mapping[str, tuple[str, ...]]
     kernels: Mapping[str, Mapping[str, float]]
     kernel_means: Mapping[str, float]
+    missed_laws: Mapping[str, tuple[str, ...]]
     held_out_log_sd: float
     elsewhere_log_sd: float
     ttft_log_sd: float
 
-    def values_on(self, gpu: str) -> dict[str, float]:
-        """The coefficients, those of kernels as a calibration of the GPU's has them in relation."""
-        own = own_kernels(gpu)
+    def values_on(self, gpu: str, own: OwnKernels = NOTHING_OWN) -> dict[str, float]:
+        """The coefficients, those of kernels as a calibration of the GPU's has them in relation:
+        ``own`` before the shipped ones."""
         factors = {
             **self.kernels.get(gpu, {}),
-            **{name: value / self.kernel_means[name] for name, value in own.items()},
+            **{name: value / self.kernel_means[name] for name, value in own.values.items()},
         }
         return {name: one.value * factors.get(name, 1.0)
                 for name, one in self.coefficients.items()}  # fmt: skip
 
-    def provenance(self, deployment: Deployment) -> dict[str, str]:
+    def provenance(self, deployment: Deployment, own: OwnKernels = NOTHING_OWN) -> dict[str, str]:
         """How each term of a step is had: ``calibrated`` or ``assumed``."""
         assert deployment.gpu is not None
         engine, gpu = deployment.engine.kind, deployment.gpu.name
@@ -89,15 +86,18 @@ class StepProfile:
         known = gpu in self.kernels or any(gpu in gpus for gpus in alike)
         on_gpu = "calibrated" if known else "assumed"
         by_engine = "calibrated" if engine in self.fitted else "assumed"
-        return {term: by_engine if term in ENGINE_TERMS else on_gpu for term in TERMS}
+        had = {term: by_engine if term in ENGINE_TERMS else on_gpu for term in TERMS}
+        return had | {
+            term: "calibrated" for term, needed in OF_KERNELS.items() if own.covers(*needed)
+        }
 
-    def log_sd(self, deployment: Deployment, step: Step) -> float:
+    def log_sd(self, deployment: Deployment, step: Step, own: OwnKernels = NOTHING_OWN) -> float:
         """Standard deviation of the logarithm of a step's time.
 
         s² = s₀² + (s₁ · share of the terms that are assumed)²
         """
         total = step.total_s
-        had = self.provenance(deployment)
+        had = self.provenance(deployment, own)
         assumed = sum(step.terms[term] for term in TERMS if had[term] == "assumed") / total
         return math.hypot(self.held_out_log_sd, self.elsewhere_log_sd * assumed)
 
@@ -136,8 +136,9 @@ def read_step_profile(path: Path) -> StepProfile:
     profile = StepProfile(
         source=fields.text("source"),
         coefficients=coefficients,
-        fitted=_fitted(fields, path),
+        fitted=_listed(fields, "fitted", path),
         kernels=_kernels(fields, path),
+        missed_laws=_listed(fields, "missed_laws", path),
         kernel_means=_factors(fields.table("kernel_means"), f"{path}: kernel_means"),
         **{key: float(value or 0.0) for key, value in errors.items()},
     )
@@ -148,10 +149,10 @@ def read_step_profile(path: Path) -> StepProfile:
     return profile
 
 
-def _fitted(fields: Fields, path: Path) -> dict[str, tuple[str, ...]]:
-    listed = fields.table("fitted")
-    engines = Fields(listed, f"{path}: fitted")
-    return {engine: engines.texts(engine) for engine in listed}
+def _listed(fields: Fields, key: str, path: Path) -> dict[str, tuple[str, ...]]:
+    listed = fields.table(key)
+    texts = Fields(listed, f"{path}: {key}")
+    return {name: texts.texts(name) for name in listed}
 
 
 def _kernels(fields: Fields, path: Path) -> dict[str, dict[str, float]]:
@@ -168,58 +169,6 @@ def _factors(values: Mapping[str, Any], where: str) -> dict[str, float]:
     found = {name: fields.number(name, low=0.05, high=20, needed=False) for name in KERNELS}
     fields.done()
     return {name: value for name, value in found.items() if value is not None}
-
-
-def kernels_of(calibration: Mapping[str, Any]) -> dict[str, float]:
-    """What a calibration has of the kernels of a step: geometric means over its plain kernels.
-
-    Plain ones compute and cache in half precision, over all keys, and share KV heads where any do.
-    """
-    logs: dict[str, list[float]] = {}
-    for law in calibration["laws"].values():
-        where = law.get("where", {})
-        dtype = where.get("dtype", where.get("q_dtype", HALVES[0]))
-        if dtype not in HALVES or where.get("kv_dtype", dtype) not in (*HALVES, "auto"):
-            continue
-        if "window" in where or where.get("sharing", "gqa") != "gqa":
-            continue
-        rows = (line.split() for line in law["coefficients"].splitlines() if line.strip())
-        values = {row[0]: float(row[1]) for row in rows}
-        for name, (kind, coefficient) in KERNELS.items():
-            if law["law"] == kind:
-                logs.setdefault(name, []).append(math.log(values[coefficient]))
-    return {name: math.exp(sum(those) / len(those)) for name, those in logs.items()}
-
-
-def own_kernels(gpu: str) -> dict[str, float]:
-    """Kernels of a GPU by the calibrations in the user's own folder, none where there are none.
-
-    Raises:
-        UsageError: One of them cannot be read.
-    """
-    found: dict[str, float] = {}
-    for path in sorted((user_profile_dir() / "calibrations").glob("*.yaml")):
-        content = read_yaml(path)
-        try:
-            if gpu_named(str(content["device"])).name != gpu:
-                continue
-        except (UsageError, KeyError):
-            continue  # a device that is no GPU of the profiles
-        version = content.get("format")
-        if version != CALIBRATION_FORMAT:
-            raise UsageError(
-                f"{path} has format {version!r}, this version reads {CALIBRATION_FORMAT}",
-                "fit it again: attnprof fit RUN --output FILE",
-            )
-        try:
-            own = kernels_of(content)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"{path} is no calibration: {error}", "fit it again") from None
-        for name, factor in own.items():
-            if not LEAST_FACTOR <= factor <= MOST_FACTOR:
-                raise UsageError(f"{path} is no calibration: {name} is {factor:g}", "fit it again")
-        found |= own
-    return found
 
 
 NEEDED = frozenset(

@@ -10,6 +10,7 @@ from attnprof.capacity.latency import Interval
 from attnprof.engines.base import Deployment, longest_within
 from attnprof.serving.coefficients import INTERVAL_SDS, StepProfile, step_profile
 from attnprof.serving.load import Load, Served, serve
+from attnprof.serving.own import KERNELS, NOTHING_OWN, OwnKernels, own_kernels
 from attnprof.serving.step import StepModel
 
 LONGEST_CURVE = 24
@@ -103,6 +104,7 @@ class Latency:
 
     model: StepModel
     profile: StepProfile
+    own: OwnKernels = NOTHING_OWN
 
     @property
     def is_known(self) -> bool:
@@ -112,13 +114,23 @@ class Latency:
     @property
     def provenance(self) -> str:
         """``calibrated`` where every term was fitted to this GPU and engine, else ``assumed``."""
-        had = set(self.profile.provenance(self.model.deployment).values())
+        had = set(self.profile.provenance(self.model.deployment, self.own).values())
         return "calibrated" if had == {"calibrated"} else "assumed"
+
+    @property
+    def missed_laws(self) -> tuple[str, ...]:
+        """Words on shipped laws that kernels follow though they do not hold."""
+        assert self.model.deployment.gpu is not None
+        missed = self.profile.missed_laws.get(self.model.deployment.gpu.name, ())
+        if not missed or self.own.covers(*KERNELS):
+            return ()
+        listed = ", ".join(missed)
+        return (f"shipped laws of this GPU that miss much of what was held out: {listed}",)
 
     def figures(self, load: Load) -> Figures:
         """TTFT, TPOT and throughput of a load, each with its interval."""
         served = serve(self.model, load)
-        sd = self.profile.log_sd(self.model.deployment, served.decode)
+        sd = self.profile.log_sd(self.model.deployment, served.decode, self.own)
         spread = math.exp(INTERVAL_SDS * sd)
         first = math.exp(INTERVAL_SDS * math.hypot(sd, self.profile.ttft_log_sd))
         writes = load.output_len > 0
@@ -183,11 +195,20 @@ class Latency:
         )
 
 
-def latency_of(deployment: Deployment) -> Latency:
-    """The latencies of a deployment by the shipped coefficients, or the user's own."""
+def latency_of(deployment: Deployment, calibration: str | None = None) -> Latency:
+    """The latencies of a deployment by the shipped coefficients, or the user's own.
+
+    Args:
+        calibration: The one that kernels follow, by name or file; None takes the user's own.
+
+    Raises:
+        UsageError: The one that is named cannot be used for this GPU.
+    """
     profile = step_profile()
     assert deployment.gpu is not None
-    return Latency(StepModel(deployment, profile.values_on(deployment.gpu.name)), profile)
+    own = own_kernels(deployment.gpu, calibration)
+    model = StepModel(deployment, profile.values_on(deployment.gpu.name, own))
+    return Latency(model, profile, own)
 
 
 def _around(value: float, factor: float) -> Interval:
