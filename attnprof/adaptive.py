@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from attnprof import design, session
 from attnprof.errors import UsageError
-from attnprof.findings import counted
 from attnprof.fit_laws import RunFit, fit_runs, units_of
 from attnprof.laws.fitting import Z80
 from attnprof.records import read_header
 from attnprof.run_header import ceilings_of, facts_of
 from attnprof.sweep import Outcome, Watcher
+from attnprof.units import counted
 
 TARGET = 0.05  # half-width of the 80 % interval that the coefficients leave of a latency
 

@@ -23,7 +23,7 @@ from attnprof.series import (
     label,
     varying_keys,
 )
-from attnprof.units import capacity, percent, rate, seconds, tokens
+from attnprof.units import capacity, counted, percent, rate, seconds, tokens
 
 MOST_SENTENCES = 10
 FEWEST_TO_TELL = 3  # points that a power of n is told from, in words
@@ -46,15 +46,6 @@ FLAG_WORDS = {
     "unfinished": "the sweep was stopped before there were samples enough",
     "memory_meters_differ": "the allocator's peak and the process's differ",
 }
-
-
-def counted(count: int, noun: str) -> str:
-    """A count and its noun.
-
-    >>> counted(1, "workload"), counted(2, "workload")
-    ('1 workload', '2 workloads')
-    """
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def what_was_measured(header: Header, records: Sequence[Record]) -> str:

@@ -16,8 +16,9 @@ from attnprof.laws.fitting import LEAST_SCATTER, Fitted, covering, fit_overlaps,
 from attnprof.laws.groups import Group
 from attnprof.laws.holdouts import FORM, Outcome, judge, judge_few, least_rows
 from attnprof.laws.kernels import DECODE, PREFILL
-from attnprof.records import Run, read_run
+from attnprof.records import Run
 from attnprof.run_header import ceilings_of, device_name, facts_of, kind_of
+from attnprof.several_runs import read_runs
 
 OWN_ENGINE = "attnprof"
 LEAST_POINTS = 8  # of six or seven coefficients, most of which few points show
@@ -83,6 +84,7 @@ class RunFit:
     calibration: Calibration
     groups: Sequence[FittedGroup]
     notes: Sequence[str]
+    used_once: Sequence[str] = ()  # words on runs and records that were given twice
 
 
 def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
@@ -92,11 +94,11 @@ def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
         UsageError: No run, two devices, no record of a prefill or decode, too few for any law, or
             a time or size that is none.
     """
-    runs = [read_run(path) for path in paths]
+    runs, used_once = read_runs(paths)
     if any(record.get("kind") for run in runs for record in run.records):
         from attnprof.imports.fitting import fit_foreign
 
-        return fit_foreign(runs, name)
+        return replace(fit_foreign(runs, name), used_once=used_once)
     device = _one_device(runs)
     groups = _groups(runs)
     if not groups:
@@ -125,7 +127,7 @@ def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
         device=device,
         engine=OWN_ENGINE,
         source={
-            "runs": " ".join(str(path) for path in paths),
+            "runs": " ".join(str(run.path) for run in runs),
             "measured": " ".join(sorted({str(run.header.get("started")) for run in runs})),
             "attnprof": str(header.get("attnprof")),
             "device_kind": str(kind_of(header)),
@@ -136,7 +138,7 @@ def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
         },
         laws={one.key: one.law for one in found},
     )
-    return RunFit(calibration, found, notes)
+    return RunFit(calibration, found, notes, used_once)
 
 
 def _named(paths: Sequence[Path]) -> str:

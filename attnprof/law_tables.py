@@ -3,10 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from attnprof import units
+from attnprof.laws.baselines import BASELINES
+from attnprof.laws.holdouts import FORM
 from attnprof.render import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from attnprof.fit_laws import FittedGroup, RunFit
     from attnprof.laws.calibration import CalibratedLaw, Calibration
@@ -153,31 +155,80 @@ def _shown(value: float | None, is_time: bool) -> str | None:
 
 
 def fit_tables(found: "RunFit") -> list[Table]:
-    """What a fit found: coefficients, what binds where, hold-outs, and the worst residuals."""
+    """What a fit found: whether each law holds, what binds where, coefficients, then the rest."""
     return [
+        _verdicts_table(found),
+        *_bindings_tables(found),
         coefficients_table(found.calibration.laws),
-        _words_table(found),
-        _errors_table(found.groups),
+        _holdouts_table(found.groups),
         _residuals_table(found.groups),
     ]
 
 
-def _words_table(found: "RunFit") -> Table:
+def _verdicts_table(found: "RunFit") -> Table:
+    """A law a line: whether it holds on what was held out, and what naive laws miss of the same."""
+    num_held = sum(one.holds for one in found.groups)
     return Table(
-        name="bindings",
-        title=f"What binds where on {found.calibration.device}",
-        columns=(Column("law", "Law"), Column("words", "Says", wraps=True)),
-        rows=tuple(
-            {"law": one.key, "words": words, "holds": one.holds}
-            for one in found.groups
-            for words in one.words
+        name="laws",
+        title=f"Laws of {found.calibration.device}: {num_held} of {len(found.groups)} hold",
+        columns=(
+            Column("law", "Law"),
+            Column("holds", "Holds", lambda holds: "yes" if holds else "NO"),
+            Column("median", "Median", units.percent, "right"),
+            Column("p90", "90 %", units.percent, "right"),
+            Column("in_80", "80 % band", units.percent, "right"),
+            Column("naive", "Naive", units.percent, "right"),
+            Column("far", "Far", units.percent, "right", 1),
+            Column("num_points", "Points", str, "right", 1),
+            *(Column(name, name, units.percent, "right", 2) for name in BASELINES),
         ),
-        notes=tuple(f"No law of {note}." for note in found.notes),
-        alarming=lambda row: not row["holds"],
+        rows=tuple(_verdict_row(one) for one in found.groups),
+        notes=(
+            "Errors on points held out at random: half are below the median, nine in ten below "
+            "90 %; 80 % band: the share of the points that it holds. Naive: the best median of n² "
+            "alone, rooflines and interpolation. Far: the median of the longest and largest points "
+            "from the others.",
+            *(f"No law of {note}." for note in found.notes),
+            *(f"{words}." for words in found.used_once),
+        ),
+        alarming=lambda row: row["holds"] is False,
     )
 
 
-def _errors_table(groups: "Sequence[FittedGroup]") -> Table:
+def _verdict_row(one: "FittedGroup") -> dict[str, Any]:
+    by = {(outcome.holdout, outcome.method): outcome for outcome in one.outcomes}
+    held, far = by.get(("random", FORM)), by.get(("far", FORM))
+    naive = {name: by["random", name].median for name in BASELINES if ("random", name) in by}
+    return {
+        "law": one.key,
+        "holds": one.holds if held else None,
+        "median": held and held.median,
+        "p90": held and held.p90,
+        "in_80": held and held.in_80,
+        "naive": min(naive.values(), default=None),
+        "far": far and far.median,
+        "num_points": one.law.fitted.num_points,
+        **naive,
+    }
+
+
+def _bindings_tables(found: "RunFit") -> list[Table]:
+    """What is said of each law beyond whether it holds, which the table before has."""
+    rows = tuple(
+        {"law": one.key, "words": words, "holds": one.holds}
+        for one in found.groups
+        for words in one.words[1:]
+    )
+    table = Table(
+        name="bindings",
+        title=f"What binds where on {found.calibration.device}",
+        columns=(Column("law", "Law"), Column("words", "Says", wraps=True)),
+        rows=rows,
+    )
+    return [table] if rows else []
+
+
+def _holdouts_table(groups: "Sequence[FittedGroup]") -> Table:
     return Table(
         name="holdouts",
         title="Errors on what was held out",
@@ -185,10 +236,10 @@ def _errors_table(groups: "Sequence[FittedGroup]") -> Table:
             Column("law", "Law"),
             Column("holdout", "Hold-out"),
             Column("method", "By"),
-            Column("num_judged", "Judged", str, "right"),
+            Column("num_judged", "Judged", str, "right", 1),
             Column("median", "Median", units.percent, "right"),
-            Column("p90", "90 % below", units.percent, "right"),
-            Column("in_80", "In 80 % band", units.percent, "right", 1),
+            Column("p90", "90 %", units.percent, "right"),
+            Column("in_80", "80 % band", units.percent, "right", 1),
         ),
         rows=tuple(
             {
@@ -208,28 +259,31 @@ def _errors_table(groups: "Sequence[FittedGroup]") -> Table:
 
 
 def _residuals_table(groups: "Sequence[FittedGroup]") -> Table:
-    rows = []
-    for one in groups:
-        shapes, residuals = one.group.shapes, one.residuals
-        for i in sorted(range(len(residuals)), key=lambda i: -abs(residuals[i]))[:WORST_RESIDUALS]:
-            rows.append(
-                {
-                    "law": one.key,
-                    "shape": " ".join(f"{axis}={shapes[axis][i]:g}" for axis in one.group.law.axes),
-                    "measured_s": float(one.group.latency_s[i]),
-                    "fitted_s": float(one.group.latency_s[i] / (1 + residuals[i])),
-                    "residual": float(residuals[i]),
-                }
-            )
     return Table(
         name="residuals",
-        title="Residuals of the laws alone, the worst of each first",
+        title="Residuals of the laws alone, the worst first",
         columns=(
             Column("law", "Law"),
-            Column("shape", "Shape"),
+            Column("shape", "Shape", wraps=True),
             Column("measured_s", "Measured", units.seconds, "right"),
             Column("fitted_s", "Fitted", units.seconds, "right"),
-            Column("residual", "Measured over fitted", "{:+.1%}".format, "right"),
+            Column("residual", "Off by", "{:+.1%}".format, "right"),
         ),
-        rows=tuple(rows),
+        rows=tuple(sorted(_residuals(groups), key=lambda row: -abs(row["residual"]))),
+        notes=("Off by: measured over fitted, less one.",),
+        most_shown=WORST_RESIDUALS,
     )
+
+
+def _residuals(groups: "Sequence[FittedGroup]") -> "Iterator[dict[str, Any]]":
+    for one in groups:
+        axes, shapes = one.group.law.axes, one.group.shapes
+        times = zip(one.group.latency_s.tolist(), one.residuals.tolist(), strict=True)
+        for i, (measured_s, residual) in enumerate(times):
+            yield {
+                "law": one.key,
+                "shape": " ".join(f"{axis}={shapes[axis][i]:g}" for axis in axes),
+                "measured_s": measured_s,
+                "fitted_s": measured_s / (1 + residual),
+                "residual": residual,
+            }

@@ -57,7 +57,6 @@ class EstimateFlags:
     price: str | None = None
     ttft: str | None = None
     tpot: str | None = None
-    calibration: str | None = None
 
 
 GRID_FLAGS = (
@@ -104,7 +103,6 @@ def answer_estimate(flags: EstimateFlags) -> Answer:
             price=flags.price,
             ttft_s=_one(flags.ttft, parse_seconds),
             tpot_s=_one(flags.tpot, parse_seconds),
-            calibration=flags.calibration,
         )
     )
     is_yes = found.plan.fits and found.serves_users is not False
@@ -237,6 +235,7 @@ def _kept_fit(found: "RunFit", path: Path) -> tuple[Answer, str]:
         "calibration": str(path),
         **{table.name: [dict(row) for row in table.rows] for table in tables},
         "notes": list(found.notes),
+        "used_once": list(found.used_once),
     }
     missed = [one.key for one in found.groups if not one.holds]
     words = f"wrote {path}"

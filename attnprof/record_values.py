@@ -272,6 +272,8 @@ def _missing(record: Mapping[str, Any], kind: str | None) -> str | None:
 
 def _belied(record: Mapping[str, Any]) -> str | None:
     """Two values that cannot both be right."""
+    if record["status"] == "ok" and record.get("median_s") == 0:
+        return "median_s is 0: nothing takes no time"
     low, high = record.get("median_low_s"), record.get("median_high_s")
     if low is not None and high is not None and low > high:
         return f"median_low_s is {low:g}, above median_high_s, {high:g}"

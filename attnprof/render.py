@@ -64,7 +64,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of raw values by column key. ``alarming`` says which rows are shown in red."""
+    """Rows of raw values by column key. ``alarming`` says which rows are shown in red; people are
+    shown no more than ``most_shown``, the first, and programs all."""
 
     name: str
     title: str
@@ -72,6 +73,15 @@ class Table:
     rows: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...] = ()
     alarming: Callable[[Mapping[str, Any]], bool] | None = None
+    most_shown: int | None = None
+
+    def for_people(self) -> "Table":
+        """The rows that people are shown, with words on how many more there are."""
+        if self.most_shown is None or len(self.rows) <= self.most_shown:
+            return self
+        left = len(self.rows) - self.most_shown
+        words = f"And {left:,} more in --format csv or json."
+        return replace(self, rows=self.rows[: self.most_shown], notes=(words, *self.notes))
 
 
 def show(
@@ -143,6 +153,7 @@ def terminal_text(table: Table, stream: TextIO, width: int | None = None) -> str
     is_terminal = stream.isatty()
     if width is None and not is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         width = _UNLIMITED_WIDTH
+    table = table.for_people()
     console = Console(
         file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
     )
@@ -232,6 +243,7 @@ def markdown_escaped(text: str) -> str:
 
 def markdown_text(table: Table, level: int = 3) -> str:
     """The table as GitHub renders it, under a heading of ``level``."""
+    table = table.for_people()
     lines = [f"{'#' * level} {markdown_escaped(table.title)}", ""]
     if table.rows:
         rules = ["---:" if column.align == "right" else ":---" for column in table.columns]

@@ -14,7 +14,6 @@ from attnprof.devices import kind_of
 from attnprof.devices.cpu_meters import available_bytes, cache_bytes
 from attnprof.devices.environment import default_threads
 from attnprof.errors import CannotMeasureError, UsageError, nearest
-from attnprof.findings import counted
 from attnprof.forecast import (
     Forecast,
     assumed_ceilings,
@@ -33,6 +32,7 @@ from attnprof.grid import (
 from attnprof.measure import ACCELERATORS, Plan, plan_for
 from attnprof.profiles import list_profiles, load_profile, read_yaml
 from attnprof.render import Table
+from attnprof.units import counted
 from attnprof.workload import Workload, checked
 
 if TYPE_CHECKING:

@@ -148,3 +148,12 @@ def percent(share: float | None) -> str:
     if 0 < abs(share) < TINY_SHARE:
         return f"< {100 * TINY_SHARE:g} %"
     return f"{three_digits(100 * share)} %"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count and its noun.
+
+    >>> counted(1, "workload"), counted(2, "workload")
+    ('1 workload', '2 workloads')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

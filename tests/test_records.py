@@ -328,6 +328,7 @@ def test_a_record_of_another_kind_is_named_by_its_line(
         ({"kv_len": 0}, "kv_len is 0, less than 1"),
         ({"kv_bytes": 2**61}, "kv_bytes is 2305843009213693952, more than"),
         ({"flops": 10**30}, "flops is 1000000000000000000000000000000, more than"),
+        ({"median_s": 0.0}, "median_s is 0: nothing takes no time"),
         ({"median_s": 1e9}, r"median_s is 1000000000\.0, more than 1e\+06"),
         ({"samples_s": [0.1, 1e9]}, r"samples_s has 1e\+09, more than 1e\+06"),
         ({"samples_s": [0.1, -0.1]}, r"samples_s\[1\] is -0.1, not a number from 0 up"),
