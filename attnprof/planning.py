@@ -57,6 +57,7 @@ class EstimateFlags:
     price: str | None = None
     ttft: str | None = None
     tpot: str | None = None
+    calibration: str | None = None
 
 
 GRID_FLAGS = (
@@ -103,6 +104,7 @@ def answer_estimate(flags: EstimateFlags) -> Answer:
             price=flags.price,
             ttft_s=_one(flags.ttft, parse_seconds),
             tpot_s=_one(flags.tpot, parse_seconds),
+            calibration=flags.calibration,
         )
     )
     is_yes = found.plan.fits and found.serves_users is not False
