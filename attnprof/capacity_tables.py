@@ -1,4 +1,4 @@
-"""Estimates, grids, audits, validations, GPUs and engines -> the tables that show them."""
+"""Estimates, audits, validations, GPUs and engines -> the tables that show them."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,12 +6,11 @@ from attnprof import units
 from attnprof.render import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from attnprof.audit import Audit
     from attnprof.engines.profile import EngineProfile
     from attnprof.estimate import Estimate
-    from attnprof.estimate_grid import Grid
     from attnprof.gpus import Gpu
     from attnprof.validate_cases import Validation
 
@@ -37,6 +36,7 @@ def estimate_tables(found: "Estimate") -> list[Table]:
         _memory_table(found, title),
         _figures_table(found),
         *([_curve_table(found)] if found.curve else []),
+        *([_step_table(found)] if found.step is not None else []),
         _alternatives_table(found),
     ]
 
@@ -158,8 +158,8 @@ def _slo_rows(found: "Estimate") -> list[tuple[str, str, str]]:
     return [
         (
             f"most at once {within}",
-            f"{slo.max_batch_size:,}",
-            f"{length}; {slo.safe_batch_size:,} by the upper ends of the intervals",
+            f"{slo.max_batch_size:,}, safely {slo.safe_batch_size:,}",
+            f"{length}; safely: by the upper ends of the intervals",
         ),
         ("  output then", _interval(slo.output_tokens_per_s.to_json(), _rate), ""),
         ("  longest prompt", f"{slo.max_prompt_len:,} tokens", f"for {users}"),
@@ -199,6 +199,56 @@ def _curve_table(found: "Estimate") -> Table:
     )
 
 
+_STEP_TERMS = {
+    "projections": "products with weights", "experts": "experts", "attention": "attention",
+    "mixer": "recurrent mixers", "all_reduce": "sums over the ranks",
+    "kernels": "norms and small kernels", "head": "head", "engine": "engine, on the host",
+    "others": "reading the others' prompts",
+}  # fmt: skip
+
+
+def _step_table(found: "Estimate") -> Table:
+    """What a token's and a prompt's time is made of, term by term: each column adds up."""
+    step = found.step
+    assert step is not None
+    batch = f"{found.settings['batch_size']:,} at once"
+    rows = [
+        {
+            "term": name,
+            "token_s": token_s if found.writes_tokens else None,
+            "share": token_s / step.token_s if found.writes_tokens else None,
+            "prompt_s": prompt_s if term in step.prompt else None,
+            "provenance": step.provenance.get(term),
+        }
+        for term, name in _STEP_TERMS.items()
+        if (token_s := step.token.get(term, 0.0)) + (prompt_s := step.prompt.get(term, 0.0)) > 0
+    ]
+    rows.append(
+        {
+            "term": "sum", "token_s": step.token_s if found.writes_tokens else None,
+            "share": 1.0 if found.writes_tokens else None, "prompt_s": step.prompt_s,
+            "provenance": None,
+        }
+    )  # fmt: skip
+    return Table(
+        name="step",
+        title="What a token and a prompt take (estimated by the law of a step)",
+        columns=(
+            Column("term", "Term"),
+            Column("token_s", f"Token, {batch}", units.seconds, "right"),
+            Column("share", "Share", units.percent, "right", 1),
+            Column(
+                "prompt_s",
+                f"Prompt of {units.tokens(found.settings['prompt_len'])}",
+                units.seconds,
+                "right",
+            ),
+            Column("provenance", "Is", priority=1),
+        ),
+        rows=tuple(rows),
+    )
+
+
 def _rate(tokens_per_s: float) -> str:
     return f"{_number(tokens_per_s)}/s"
 
@@ -233,40 +283,6 @@ def _alternatives_table(found: "Estimate") -> Table:
             Column("max_context_len", "Longest", units.tokens, "right", 1),
         ),
         rows=tuple(vars(tried) for tried in found.alternatives),
-    )
-
-
-def grid_table(grid: "Grid") -> Table:
-    """The comparison of a grid, the most sequences first."""
-    rows = sorted(grid.rows(), key=lambda row: -row["max_concurrency"])
-    varied = {name for name in grid.axes if len({row[name] for row in rows}) > 1}
-    shown: dict[str, tuple[str, Callable[[Any], str]]] = {
-        "max_model_len": ("Context", units.tokens), "tp": ("TP", str), "model": ("Model", str),
-        "gpu": ("GPU", str), "engine": ("Engine", str), "kv_dtype": ("KV", str),
-        "quantization": ("Quantization", str), "gpu_memory_utilization": ("Utilisation", str),
-        "max_num_seqs": ("Max seqs", str),
-    }  # fmt: skip
-    axes = [
-        Column(name, heading, form, priority=0 if name in varied else 3)
-        for name, (heading, form) in shown.items()
-    ]
-    return Table(
-        name="grid",
-        title=f"{len(grid):,} combinations (estimated)",
-        columns=(
-            *axes,
-            Column("fits", "Fits", lambda fits: "yes" if fits else "no"),
-            Column("max_concurrency", "Sequences at once", _number, "right"),
-            Column("kv_tokens", "KV tokens", _number, "right", 1),
-            Column("weight_bytes", "Weights", units.capacity, "right", 2),
-            Column("kv_bytes", "KV cache", units.capacity, "right", 2),
-        ),
-        rows=tuple(rows),
-        notes=tuple(
-            f"Left out: {', '.join(f'{k} {v}' for k, v in combination.items() if v)}: {reason}."
-            for combination, reason in grid.skipped
-        ),
-        alarming=lambda row: not row["fits"],
     )
 
 

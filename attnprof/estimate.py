@@ -8,21 +8,20 @@ from attnprof.capacity.alternatives import DATA_PARALLEL, Alternative, alternati
 from attnprof.capacity.kv_sizes import KvSizes, kv_sizes
 from attnprof.capacity.latency import (
     Interval,
-    batched_tokens,
     decode_batch,
     decode_time,
     lengths,
     peak_flops_per_s,
     prefill_time,
-    stretches,
 )
 from attnprof.capacity.request import EstimateRequest, deployment_of
 from attnprof.engines.base import GIB, Deployment, MemoryPlan
 from attnprof.engines.registry import plan_memory
 from attnprof.gpus import Gpu
 from attnprof.prices import price_per_gpu_hour
-from attnprof.serving.latency import Figures, Latency, Limits, Slo, latency_of, not_below
-from attnprof.serving.load import DEFAULT_CHUNK, Load
+from attnprof.serving.latency import Figures, Latency, Limits, Slo, Sum, latency_of, not_below
+from attnprof.serving.load import Load
+from attnprof.serving.offers import load_of, per_million
 from attnprof.serving.own import KERNELS
 from attnprof.theory.serving_roofline import Roofs, StepTime
 from attnprof.theory.weights import weight_bytes
@@ -53,6 +52,7 @@ class Estimate:
     settings: dict[str, Any] = field(default_factory=dict)
     curve: tuple[Figures, ...] = ()
     slo: Slo | None = None
+    step: Sum | None = None
 
     @property
     def holds_limits(self) -> bool | None:
@@ -74,7 +74,7 @@ class Estimate:
 
     def output_cost(self, point: Figures) -> float | None:
         """What a million output tokens cost at a point of the curve; None without a price."""
-        return _per_million(self.cost["per_hour"], point.output_tokens_per_s.mid)
+        return per_million(self.cost["per_hour"], point.output_tokens_per_s.mid)
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``estimate --format json``, format 1."""
@@ -125,6 +125,7 @@ class Estimate:
                 for point in self.curve
             ],
             "slo": None if self.slo is None else self.slo.to_json(),
+            "step": None if self.step is None else self.step.to_json(),
             "binding": self.binding,
             "provenance": self.provenance,
             "notes": list(self.notes),
@@ -175,7 +176,7 @@ def estimate(request: EstimateRequest) -> Estimate:
             deployment, plan, roofs, prompt, output // 2, max(1, batch // deployment.dp)
         )
     law = latency_of(deployment, request.calibration)
-    load = _load(deployment, plan, prompt, output, batch)
+    load = load_of(deployment, plan, prompt, output, batch)
     timed = plan.fits and law.is_known  # else the engine does not start, and has no times
     figures = law.figures(load) if timed else None
     ttft = loaded = tpot = throughput = Interval()
@@ -225,18 +226,7 @@ def estimate(request: EstimateRequest) -> Estimate:
         settings=settings,
         curve=law.curve(load, most) if timed and output else (),
         slo=_slo(request, deployment, plan, law, load, most) if timed else None,
-    )
-
-
-def _load(deployment: Deployment, plan: MemoryPlan, prompt: int, output: int, batch: int) -> Load:
-    """What the law of a step is asked: an encoder's source is beside the decoder's prompt."""
-    source, read = stretches(deployment, prompt)
-    return Load(
-        concurrency=float(max(1, batch)),
-        prompt_len=float(read),
-        output_len=float(output),
-        chunk_len=float(batched_tokens(plan) or DEFAULT_CHUNK),
-        source_len=source,
+        step=law.summed(load) if timed else None,
     )
 
 
@@ -295,7 +285,7 @@ def _cost(
     each, currency = price_per_gpu_hour(request.price, deployment.gpu.name)
     per_hour = None if each is None else each * deployment.num_gpus
     per_input = None
-    per_output = _per_million(per_hour, throughput.mid)
+    per_output = per_million(per_hour, throughput.mid)
     if per_hour is not None and ttft.mid:
         per_input = per_hour / 3600 * ttft.mid / (prompt * deployment.dp) * 1e6
     return {
@@ -304,12 +294,6 @@ def _cost(
         "per_million_output_tokens": per_output,
         "currency": currency,
     }
-
-
-def _per_million(per_hour: float | None, tokens_per_s: float | None) -> float | None:
-    if per_hour is None or not tokens_per_s:
-        return None
-    return per_hour / 3600 / tokens_per_s * 1e6
 
 
 def _provenance(
@@ -340,7 +324,7 @@ def _provenance(
         if getattr(request, name) is None
     }  # fmt: skip
     timed = {name: latency for name in _NUMBERS if name.startswith("latency.")}
-    timed |= dict.fromkeys(("curve", "slo"), latency)
+    timed |= dict.fromkeys(("curve", "slo", "step"), latency)
     return {**{name: known.get(name, "computed") for name in _NUMBERS}, **timed, **asked}
 
 

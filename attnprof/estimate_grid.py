@@ -5,6 +5,7 @@ utilisations are then arrays.
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from attnprof.engines.registry import keeps_cache, plan_memory, uncached_sequenc
 from attnprof.errors import UsageError
 from attnprof.gpus import Gpu, gpu_named
 from attnprof.models.spec import ModelSpec
+from attnprof.serving.latency import Limits
+from attnprof.serving.offers import HOLDS, Offer, offer_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[Any]
 
 MAX_COMBINATIONS = 10_000_000
+MAX_OFFERS = 500  # combinations whose latency is worked out, a few milliseconds each
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,21 @@ class GridRequest:
         for axis in vars(self).values():
             count *= len(axis)
         return count
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What each combination is asked for: lengths, limits of latency, and a price."""
+
+    prompt_len: int | None = None
+    output_len: int | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    price: str | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.ttft_s, self.tpot_s)
 
 
 @dataclass(frozen=True)
@@ -88,6 +107,40 @@ class Grid:
         for name in ("weight_bytes", "kv_bytes", "kv_tokens", "max_concurrency", "fits"):
             columns[name] = getattr(self, name).tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def grid_offers(grid: Grid, asked: Asked) -> list[Offer]:
+    """What each combination of a grid serves, how fast, and at what cost, in the grid's order.
+
+    Raises:
+        UsageError: More than :data:`MAX_OFFERS` combinations, or a length, limit or price that is
+            none.
+    """
+    if len(grid) > MAX_OFFERS:
+        raise UsageError(
+            f"the latency of {len(grid):,} combinations is asked for",
+            f"keep it to {MAX_OFFERS}, or leave lengths, --ttft, --tpot and --price out",
+        )
+    models = [grid.request.models[index] for index in grid.axes["model"].tolist()]
+    return [
+        offer_of(
+            EstimateRequest(
+                model=model,
+                **{name: row[name] for name in _AXES if name != "model"},
+                **vars(asked),
+            )
+        )
+        for model, row in zip(models, grid.rows(), strict=True)
+    ]
+
+
+def cheapest_of(offers: Sequence[Offer]) -> int | None:
+    """Which of several offers has the cheapest output tokens; None where fewer than two have a
+    price."""
+    costs = {index: cost for index, offer in enumerate(offers)
+             if offer.verdict == HOLDS
+             and (cost := offer.per_million_output_tokens) is not None}  # fmt: skip
+    return min(costs, key=costs.__getitem__) if len(costs) > 1 else None
 
 
 _AXES = (

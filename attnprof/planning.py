@@ -66,6 +66,10 @@ GRID_FLAGS = (
 )  # fmt: skip
 
 
+OFFER_FLAGS = ("num_gpus", "prompt_len", "output_len", "price", "ttft", "tpot")
+"""Flags that each combination of a grid is asked for alike."""
+
+
 def answer_estimate(flags: EstimateFlags) -> Answer:
     """One deployment in depth, or a comparison where a flag holds several values.
 
@@ -113,31 +117,53 @@ def answer_estimate(flags: EstimateFlags) -> Answer:
 
 
 def _answer_grid(flags: EstimateFlags) -> Answer:
-    from attnprof.capacity_tables import grid_table
-    from attnprof.estimate_grid import GridRequest, estimate_grid
+    from attnprof.estimate_grid import (
+        MAX_OFFERS,
+        Asked,
+        GridRequest,
+        estimate_grid,
+        grid_offers,
+    )
+    from attnprof.grid_tables import grid_rows, grid_table
+    from attnprof.serving.offers import HOLDS
 
     for field in fields(flags):
-        if field.name not in GRID_FLAGS and getattr(flags, field.name) != field.default:
+        if field.name in (*GRID_FLAGS, *OFFER_FLAGS):
+            continue
+        if getattr(flags, field.name) != field.default:
             raise UsageError(
                 f"--{field.name.replace('_', '-')} goes with a single deployment, not with lists",
                 f"leave it out, or give one value to each of {', '.join(GRID_FLAGS)}",
             )
+    if flags.num_gpus is not None and flags.tp is not None:
+        raise UsageError("--gpus and --tp are both given with lists", "leave --gpus out")
     grid = estimate_grid(
         GridRequest(
             models=tuple(load_model(name) for name in _list(flags.model, str)),
             gpus=_list(flags.gpu, str),
             engines=_list(flags.engine, str),
             max_model_lens=_list(flags.max_model_len or "8k", parse_tokens),
-            tps=_list(flags.tp or "1", _whole("tp")),
+            tps=_list(flags.tp or str(flags.num_gpus or 1), _whole("tp")),
             kv_dtypes=_list(flags.kv_dtype, str),
             quantizations=_list(flags.quantization, str) or (None,),
             utilizations=_list(flags.gpu_memory_utilization, _share) or (None,),
             max_num_seqs=_list(flags.max_num_seqs, _whole("max_num_seqs")) or (None,),
         )
     )
+    asked = Asked(
+        prompt_len=_one(flags.prompt_len, parse_tokens),
+        output_len=_one(flags.output_len, parse_tokens),
+        ttft_s=_one(flags.ttft, parse_seconds),
+        tpot_s=_one(flags.tpot, parse_seconds),
+        price=flags.price,
+    )
+    # Without a word on latency a grid may be of millions, whose memory alone is worked out.
+    is_small = len(grid) <= MAX_OFFERS
+    offers = grid_offers(grid, asked) if is_small or asked != Asked() else []
     skipped = [{"what": what, "reason": reason} for what, reason in grid.skipped]
-    document = {"format": 1, "rows": grid.rows(), "skipped": skipped}
-    return Answer([grid_table(grid)], document)
+    document = {"format": 1, "rows": grid_rows(grid, offers), "skipped": skipped}
+    is_yes = not asked.limits.are_given or any(offer.verdict == HOLDS for offer in offers)
+    return Answer([grid_table(grid, offers, asked)], document, is_yes=is_yes)
 
 
 def _list(text: str | None, parse: Callable[[str], T]) -> tuple[T, ...]:

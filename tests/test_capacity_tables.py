@@ -14,13 +14,14 @@ from attnprof.capacity_tables import (
     estimate_tables,
     gpu_table,
     gpus_table,
-    grid_table,
     validation_tables,
 )
 from attnprof.engines.profile import all_engines, engine_named
 from attnprof.estimate import estimate
 from attnprof.estimate_grid import GridRequest, estimate_grid
 from attnprof.gpus import all_gpus, gpu_named
+from attnprof.grid_tables import grid_table
+from attnprof.models import load_model
 from attnprof.render import Table, csv_text, json_text, markdown_text
 from attnprof.serving_cases.model import model_of_case
 from attnprof.validate_cases import validate_serving_cases
@@ -66,6 +67,40 @@ def test_the_memory_table_adds_up_to_the_budget() -> None:
              "KV cache")  # fmt: skip
     (budget,) = (size for part, size in sizes.items() if part.startswith("budget"))
     assert sum(sizes[part] for part in parts) == budget
+
+
+def test_the_terms_of_a_step_add_up_to_the_times_that_are_shown() -> None:
+    found = estimate(EstimateRequest(MODEL, "h100", users=16))
+    assert found.step is not None
+    table = next(table for table in estimate_tables(found) if table.name == "step")
+    *terms, total = table.rows
+    assert sum(row["token_s"] for row in terms) == pytest.approx(found.tpot_s.mid)
+    assert sum(row["prompt_s"] or 0 for row in terms) == pytest.approx(found.ttft_s.mid)
+    assert total["token_s"] == found.step.token_s
+    assert sum(row["share"] for row in terms) == pytest.approx(1)
+    names = {row["term"] for row in terms}
+    assert {"products with weights", "attention", "head", "norms and small kernels",
+            "engine, on the host"} <= names  # fmt: skip
+    assert "sums over the ranks" not in names, "of one rank"
+    document = found.to_json()
+    assert sum(document["step"]["token_s"].values()) == pytest.approx(found.tpot_s.mid)
+    assert document["provenance"]["step"] == "calibrated"
+
+
+def test_an_encoders_sum_is_of_what_it_reads_alone() -> None:
+    tables = estimate_tables(estimate(EstimateRequest(load_model("bert-base-uncased"), "h100")))
+    [table] = [table for table in tables if table.name == "step"]
+    assert all(row["token_s"] is None for row in table.rows)
+    assert table.rows[-1]["prompt_s"] > 0
+
+
+def test_limits_are_answered_by_the_middle_and_safely_in_one_place() -> None:
+    found = estimate(EstimateRequest(MODEL, "h100", tpot_s=0.02))
+    assert found.slo is not None
+    assert found.slo.max_batch_size > found.slo.safe_batch_size > 0
+    table = next(table for table in estimate_tables(found) if table.name == "capacity")
+    [value] = [row["value"] for row in table.rows if row["what"].startswith("most at once")]
+    assert value == f"{found.slo.max_batch_size}, safely {found.slo.safe_batch_size}"
 
 
 def test_the_grid_says_what_it_left_out() -> None:

@@ -2,14 +2,14 @@
 of throughput against latency, and what holds limits of both."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from attnprof.capacity.latency import Interval
 from attnprof.engines.base import Deployment, longest_within
 from attnprof.serving.coefficients import INTERVAL_SDS, StepProfile, step_profile
-from attnprof.serving.load import Load, Served, serve
+from attnprof.serving.load import Load, Served, prompt_step, serve
 from attnprof.serving.own import KERNELS, NOTHING_OWN, OwnKernels, own_kernels
 from attnprof.serving.step import StepModel
 
@@ -99,6 +99,35 @@ class Slo:
 
 
 @dataclass(frozen=True)
+class Sum:
+    """What the time of a token, and of a lone prompt, is made of, term by term. [s]
+
+    Args:
+        token: The terms of a step, and ``others``: what reading the prompts of others adds.
+        provenance: How each term is had.
+    """
+
+    token: Mapping[str, float]
+    prompt: Mapping[str, float]
+    provenance: Mapping[str, str]
+
+    @property
+    def token_s(self) -> float:
+        return sum(self.token.values())
+
+    @property
+    def prompt_s(self) -> float:
+        return sum(self.prompt.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "token_s": dict(self.token),
+            "prompt_s": dict(self.prompt),
+            "provenance": dict(self.provenance),
+        }
+
+
+@dataclass(frozen=True)
 class Latency:
     """The latencies of a deployment, whatever its load."""
 
@@ -145,12 +174,35 @@ class Latency:
             served=served,
         )
 
+    def summed(self, load: Load) -> Sum:
+        """The sum by term of what :meth:`figures` gives as TPOT and as idle TTFT."""
+        served = serve(self.model, load)
+        others = served.tpot_s - served.decode.total_s
+        return Sum(
+            token={**served.decode.terms, "others": others},
+            prompt=prompt_step(self.model, load).terms,
+            provenance=self.profile.provenance(self.model.deployment, self.own),
+        )
+
     def curve(self, load: Load, most: int) -> tuple[Figures, ...]:
         """Figures of batches that double from one up to the ``most`` that are held."""
         sizes = [2**power for power in range(LONGEST_CURVE) if 2**power < most]
         return tuple(
             self.figures(replace(load, concurrency=float(size))) for size in [*sizes, most] if size
         )
+
+    def largest_batch(self, load: Load, limits: Limits, most: int, bound: str = "mid") -> int:
+        """Sequences at once, up to ``most``, with which limits hold: none where not one does.
+
+        Args:
+            bound: Of the intervals: their middles, or with ``high`` their upper ends.
+        """
+
+        def misses(size: int) -> float:
+            figures = self.figures(replace(load, concurrency=float(max(1, size))))
+            return float(not limits.hold(figures, bound))
+
+        return longest_within(0.0, misses, most)
 
     def slo(
         self, load: Load, limits: Limits, *, most: int, users: int,
@@ -164,24 +216,14 @@ class Latency:
             longest: Tokens of the longest prompt that the context has room for.
         """
 
-        def misses(figures: Figures, bound: str = "mid") -> float:
-            return float(not limits.hold(figures, bound))
-
-        def of_batch(size: int) -> Figures:
-            return self.figures(replace(load, concurrency=float(max(1, size))))
-
-        def of_prompt(length: int) -> Figures:
+        def misses_prompt(length: int) -> float:
             asked = replace(load, concurrency=float(users), prompt_len=float(max(1, length)))
-            return self.figures(asked)
+            return float(not holds_prompt(length) or not limits.hold(self.figures(asked)))
 
-        largest = longest_within(0.0, lambda size: misses(of_batch(size)), most)
-        safe = longest_within(0.0, lambda size: misses(of_batch(size), "high"), most)
-        prompt = longest_within(
-            0.0,
-            lambda length: float(not holds_prompt(length)) or misses(of_prompt(length)),
-            longest,
-        )
-        best = of_batch(largest)
+        largest = self.largest_batch(load, limits, most)
+        safe = self.largest_batch(load, limits, largest, "high")
+        prompt = longest_within(0.0, misses_prompt, longest)
+        best = self.figures(replace(load, concurrency=float(max(1, largest))))
         none = Interval()
         return Slo(
             limits=limits,

@@ -5,10 +5,11 @@ the same steps or between them, and what that costs is shared by all that are wr
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from attnprof.engines.base import SPLITS_LAYERS
-from attnprof.serving.step import Step, StepModel, Work
+from attnprof.serving.step import TERMS, Step, StepModel, Work
 
 MOST_STEPS = 64  # of one prompt that are computed one by one
 DEFAULT_CHUNK = 8192
@@ -90,20 +91,35 @@ def prompt_s(model: StepModel, load: Load, batch: float = 0.0) -> float:
     chunks some stand for those around them.
     """
     context = load.prompt_len + load.output_len / 2
-    written = model.step(Work(batch=batch, context=context, source=load.source_len)).total_s
+    written = 0.0
+    if batch:
+        written = model.step(Work(batch=batch, context=context, source=load.source_len)).total_s
+    return sum(num * (model.step(work).total_s - written) for num, work in _chunks(load, batch))
+
+
+def prompt_step(model: StepModel, load: Load) -> Step:
+    """Reading one prompt alone, through all its chunks, term by term."""
+    terms = dict.fromkeys(TERMS, 0.0)
+    for num, work in _chunks(load, 0.0):
+        for term, seconds in model.step(work).terms.items():
+            terms[term] += num * seconds
+    return Step(terms)
+
+
+def _chunks(load: Load, batch: float) -> Iterator[tuple[int, Work]]:
+    """The steps that read a prompt, each with how many it stands for."""
+    context = load.prompt_len + load.output_len / 2
     alike = max(1, math.ceil(load.prompt_len / load.chunk_len / MOST_STEPS))
-    total, past = 0.0, 0.0
+    past = 0.0
     while past < load.prompt_len:
         left = load.prompt_len - past
         num = alike if past and left >= alike * load.chunk_len else 1
         new = min(load.chunk_len, left)
-        work = Work(
+        yield num, Work(
             batch=batch, context=context, new=new, past=past + (num - 1) / 2 * load.chunk_len,
             source=load.source_len, encoded=load.source_len if not past else 0,
         )  # fmt: skip
-        total += num * (model.step(work).total_s - (written if batch else 0.0))
         past += num * new
-    return total
 
 
 def serve(model: StepModel, load: Load) -> Served:
