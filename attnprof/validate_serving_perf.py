@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof import units
-from attnprof.errors import UsageError
+from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.json_lines import read_json_lines
 from attnprof.render import Column, Table
 from attnprof.serving.coefficients import INTERVAL_SDS, StepProfile, step_profile
@@ -247,6 +247,7 @@ def validate_serving_perf(path: Path) -> PerfValidation:
 
     Raises:
         UsageError: The file is unreadable, or a line lacks what makes it a serving result.
+        CannotMeasureError: Nothing of any line can be predicted; the reasons are named.
     """
     profile = step_profile()
     rows: list[PerfRow] = []
@@ -268,7 +269,15 @@ def validate_serving_perf(path: Path) -> PerfValidation:
         rows += found
     if not rows and not skipped:
         raise UsageError(f"{path} holds no serving result", "give a JSON Lines file of them")
-    return PerfValidation(tuple(rows), tuple(skipped))
+    validation = PerfValidation(tuple(rows), tuple(skipped))
+    if not rows:
+        counts = validation.reasons().most_common()
+        reasons = "; ".join(f"{why} ({count:,})" for why, count in counts)
+        raise CannotMeasureError(
+            f"nothing in {path} can be predicted: {reasons:.500}",
+            "give results of a model, GPU and engine that attnprof show lists",
+        )
+    return validation
 
 
 def _check(line: Mapping[str, Any], where: str) -> None:

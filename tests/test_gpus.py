@@ -131,3 +131,14 @@ def test_looking_up_a_gpu_loads_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"numpy", "torch", "pandas", "scipy", "rich", "typer"} & set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("RTX 5099", "did you mean 'rtx-5090'"), ("zzz", "use")]
+)
+def test_an_unknown_gpu_names_the_nearest_and_where_all_are_listed(name: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        gpu_named(name)
+    assert refused.value.fix.startswith(hint)
+    assert "attnprof show gpus" in refused.value.fix
+    assert "mi300x" not in refused.value.fix

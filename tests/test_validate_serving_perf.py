@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attnprof.errors import UsageError
+from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.serving.record import described, engine_called, gpu_called
 from attnprof.validate_serving_perf import FLAGS, PerfValidation, validate_serving_perf
 
@@ -99,6 +99,15 @@ def test_what_cannot_be_predicted_says_why(
     assert name == "one"
     assert why in reason
     assert found.rows, "the other line is predicted"
+
+
+def test_a_file_of_which_nothing_is_predicted_cannot_be_judged(tmp_path: Path) -> None:
+    unknown = {**LINE, "model": "someone/Unheard-Of-12B"}
+    with pytest.raises(
+        CannotMeasureError, match=r"no model \(2\); no GPU profile \(1\)"
+    ) as refused:
+        _validated(tmp_path, unknown, unknown, {**LINE, "gpu": "ZX Spectrum"})
+    assert refused.value.exit_code == 3
 
 
 @pytest.mark.parametrize(
