@@ -11,20 +11,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attnprof import machine
 from attnprof.backends.support import unsupported_reason
+from attnprof.combinations import problem
 from attnprof.errors import UsageError
-from attnprof.fit_laws import PAST_CACHE, RunFit, columns_of, identity_of
+from attnprof.fit_laws import PAST_CACHE, RunFit
 from attnprof.forecast import expected_call_s, needed_bytes
-from attnprof.theory.summary import call_bytes, call_flops
+from attnprof.law_shapes import PHASES, columns_of_all, identity_of, is_step
+from attnprof.predicted import attention_times
+from attnprof.theory.summary import call_bytes, call_flops, theory_weight_bytes
 from attnprof.workload import Workload
 
 FIRST_POINTS = 16  # of each law: twelve pin it down, four more show what it misses
+FIRST_STEPS = 24  # of a law of layers and models, which has eleven coefficients
 FEWEST_POINTS = 10  # of each law, whatever they take
+FEWEST_STEPS = 16
 ADDED_POINTS = 4  # of each law at a time, then it is fitted again
 MOST_POINTS = 64  # of each law: beyond, its form misses more than its coefficients
-BUDGET_S = 240.0  # of a sweep for fit, where none is given
+BUDGET_S = 420.0  # of a sweep for fit, where none is given
 FIRST_SHARE = 0.6  # of it, for the first design
-LONGEST_CALL_S = {"cpu": 0.3, "synthetic": 0.3, "": 0.05}
+LONGEST_CALL_S = {"cpu": 0.15, "synthetic": 0.3, "": 0.05}
 MEMORY_SHARE = 0.4  # of what is free
 SHORTEST, LONGEST_PREFILL, LONGEST_DECODE = 16, 2**16, 2**18
 LARGEST_BATCH = 1024
@@ -36,7 +42,13 @@ LAYOUTS = {
     "cpu": ((8, 2, 64), (8, 8, 64), (16, 1, 128), (2, 2, 64)),
     "": ((32, 8, 128), (8, 8, 128), (32, 1, 128)),
 }
-PHASES = ("prefill", "decode")
+# Heads, KV heads, head width and count of layers, whose weights lie on both sides of a last cache; and
+# models small enough that theirs are soon made.
+STEP_LAYERS = ((8, 2, 64, 1), (8, 2, 64, 4), (16, 16, 64, 1), (16, 4, 128, 1))
+STEP_MODELS = (("smollm2-135m", 4), ("gpt2", 2))
+LONGEST_STEP = {"prefill": 1024, "decode": 1024}  # tokens: gpt2 has positions for no more
+STEP_BATCHES = (1, 2, 3, 4, 8, 16)  # rows of a decode: one by one, and packed
+SET_UP_BYTES_PER_S = 25e6  # of weights: made, held against a reference, and made again each round
 _Place = tuple[float, ...]
 
 
@@ -68,7 +80,10 @@ class Limits:
 
 
 def axes_of(typed: Mapping[str, Any], device_kind: str) -> dict[str, dict[str, Any]]:
-    """The groups of a grid whose workloads are the kernels to fit, one of each head layout.
+    """The groups of a grid whose workloads are what to fit, one of each head layout and model.
+
+    Attention alone, and where heads and models are not typed also layers and models around it, for
+    which the synthetic device has no law of its own.
 
     Raises:
         UsageError: An axis was typed that the design chooses.
@@ -77,29 +92,57 @@ def axes_of(typed: Mapping[str, Any], device_kind: str) -> dict[str, dict[str, A
         if name in typed:
             raise UsageError(f"--for-fit chooses {name} itself", f"leave {name} out")
     usual = {"phase": list(PHASES), "backend": "flash", "variant": "causal", "seq_len": SHORTEST}
-    if any(name in typed for name in ("num_q_heads", "num_kv_heads", "head_dim")):
+    if any(name in typed for name in ("num_q_heads", "num_kv_heads", "head_dim", "model")):
         return {"kernels": usual}
     layouts = LAYOUTS["cpu" if device_kind in ("cpu", "synthetic") else ""]
-    return {
+    groups = {
         f"{heads}/{kv_heads}": {
             **usual, "num_q_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim,
         }
         for heads, kv_heads, head_dim in layouts
     }  # fmt: skip
+    if device_kind == "synthetic" or "scope" in typed:
+        return groups
+    return groups | _step_groups(usual)
+
+
+def _step_groups(usual: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    groups: dict[str, dict[str, Any]] = {
+        f"{num_layers} layers {heads}/{kv_heads}": {
+            **usual, "scope": "layer", "num_q_heads": heads, "num_kv_heads": kv_heads,
+            "head_dim": head_dim, "num_layers": num_layers,
+        }
+        for heads, kv_heads, head_dim, num_layers in STEP_LAYERS
+    }  # fmt: skip
+    implementations = ["plain"]
+    if machine.has_package("transformers"):
+        implementations.append("transformers")
+    for implementation in implementations:
+        for model, num_layers in STEP_MODELS:
+            model_axes = {"scope": "model", "model": model, "num_layers": num_layers}
+            for phase in PHASES:
+                axes = {**usual, **model_axes, "phase": phase, "implementation": implementation}
+                if phase == "decode":
+                    axes["kv_cache"] = _CACHES[implementation]
+                groups[f"{implementation} {model} {phase}"] = axes
+    return groups
+
+
+_CACHES = {"plain": "static", "transformers": "contiguous"}  # as either is mostly run
 
 
 def kernels_of(workloads: Iterable[Workload]) -> list[Workload]:
     """The workloads at one sequence of the shortest length, without repeats.
 
     Raises:
-        UsageError: Something else than a prefill or a decode of attention alone.
+        UsageError: Something else than a prefill or a decode.
     """
     found: dict[Workload, None] = {}
     for workload in workloads:
-        if workload.phase not in PHASES or workload.scope != "op":
+        if workload.phase not in PHASES:
             raise UsageError(
-                f"--for-fit takes prefill and decode of scope op, not {workload.workload_id}",
-                "leave phase and scope out",
+                f"--for-fit takes prefill and decode, not {workload.workload_id}",
+                "leave phase out",
             )
         found[_sized(workload, 1, SHORTEST)] = None
     return list(found)
@@ -116,17 +159,20 @@ def candidates(kernels: Sequence[Workload], limits: Limits) -> list[Workload]:
     for kernel in kernels:
         if unsupported_reason(kernel, limits.device_kind) is not None:
             continue
-        for length in _lengths(kernel.phase):
-            sized = [_sized(kernel, batch, length) for batch in _doublings(1, LARGEST_BATCH)]
+        batches = STEP_BATCHES if is_step(vars(kernel)) else _doublings(1, LARGEST_BATCH)
+        for length in _lengths(kernel):
+            sized = [_sized(kernel, batch, length) for batch in batches]
             allowed = list(itertools.takewhile(limits.allow, sized))
             if not allowed:
                 break
-            found += allowed
+            found += [one for one in allowed if problem(one) is None]
     return found
 
 
-def _lengths(phase: str) -> list[int]:
-    if phase == "decode":
+def _lengths(kernel: Workload) -> list[int]:
+    if is_step(vars(kernel)):
+        return _doublings(SHORTEST, LONGEST_STEP[kernel.phase])
+    if kernel.phase == "decode":
         return _doublings(SHORTEST, LONGEST_DECODE)
     between = [3 * length // 2 for length in _doublings(SHORTEST, LONGEST_PREFILL // 2)]
     return sorted([*_doublings(SHORTEST, LONGEST_PREFILL), *between])
@@ -150,9 +196,11 @@ def first_points(
     for alike in laws.values():
         points = regimes(alike, limits)
         left_s = total_s / len(laws) - sum(map(cost_s, points))
-        for point in _far_from(points, alike, FIRST_POINTS - len(points)):
+        are_steps = is_step(vars(alike[0]))
+        num, fewest = (FIRST_STEPS, FEWEST_STEPS) if are_steps else (FIRST_POINTS, FEWEST_POINTS)
+        for point in _far_from(points, alike, num - len(points)):
             left_s -= cost_s(point)
-            if left_s >= 0 or len(points) < FEWEST_POINTS:
+            if left_s >= 0 or len(points) < fewest:
                 points.append(point)
         chosen += points
     return chosen
@@ -189,11 +237,18 @@ def regimes(alike: Sequence[Workload], limits: Limits) -> list[Workload]:
 
 def _place(workload: Workload) -> _Place:
     """Where a workload lies: one step is a doubling."""
-    sizes = (
+    sizes: tuple[int, ...] = (
         workload.batch_size, workload.kv_len, workload.num_q_heads, workload.num_kv_heads,
         workload.head_dim,
     )  # fmt: skip
+    if is_step(vars(workload)):  # both phases, and weights
+        sizes += (workload.q_len, theory_weight_bytes(workload))
     return tuple(math.log2(size) for size in sizes)
+
+
+def set_up_s(workload: Workload) -> float:
+    """About how long its weights take, in all rounds together. [s]"""
+    return theory_weight_bytes(workload) / SET_UP_BYTES_PER_S
 
 
 def _far_from(chosen: Sequence[Workload], alike: Sequence[Workload], num: int) -> list[Workload]:
@@ -250,15 +305,13 @@ def doubt(
         alike = laws.get(group.identity, [])
         if not alike:
             continue
-        records = [
-            {**vars(one), "flops": call_flops(one), "bytes_moved": call_bytes(one)} for one in alike
-        ]
-        terms = fitted.law.terms(columns_of(records), fitted.hardware)
+        columns = columns_of_all(alike, attention_times(found.calibration))
+        terms = fitted.law.terms(columns, fitted.hardware)
         slopes = log_jacobian(fitted.law, terms, fitted.coefficients)
         covariance = fitted.covariance.copy()
         variance = np.einsum("in,ij,jn->n", slopes, covariance, slopes)
         largest = max(largest, float(np.sqrt(np.maximum(variance, 0.0)).max()))
-        cost_s = np.array([0.3 + 10 * limits.expected_s(one) for one in alike])
+        cost_s = np.array([0.3 + 10 * limits.expected_s(one) + set_up_s(one) for one in alike])
         is_free = np.array([one not in done for one in alike])
         room = MOST_POINTS - num_done.get(group.identity, 0)
         for _ in range(min(ADDED_POINTS, room, int(is_free.sum()))):

@@ -1,5 +1,7 @@
 """Run directories -> the law of each backend, dtype and phase, held out, and a calibration."""
 
+import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,31 +10,47 @@ from typing import Any
 import numpy as np
 
 from attnprof.errors import UsageError
+from attnprof.law_shapes import (
+    STEP,
+    Identity,
+    columns_of,
+    identity_of,
+    is_call,
+    is_step,
+    step_columns,
+    workload_of,
+)
+from attnprof.laws import steps
 from attnprof.laws.base import Floats, Hardware, Law, log_jacobian
 from attnprof.laws.calibrating import calibrate, law_key
-from attnprof.laws.calibration import CalibratedLaw, Calibration
+from attnprof.laws.calibration import (
+    HOLDS_MEDIAN,
+    HOLDS_P90,
+    OVERHEADS,
+    CalibratedLaw,
+    Calibration,
+)
 from attnprof.laws.cpu import CPU_DECODE, CPU_PREFILL, CPU_SCORES_PREFILL
 from attnprof.laws.fitting import LEAST_SCATTER, Fitted, covering, fit_overlaps, unlikeliness
 from attnprof.laws.groups import Group
 from attnprof.laws.holdouts import FORM, Outcome, judge, judge_few, least_rows
 from attnprof.laws.kernels import DECODE, PREFILL
+from attnprof.predicted import attention_times
 from attnprof.records import Run
-from attnprof.run_header import ceilings_of, device_name, facts_of, kind_of
+from attnprof.run_header import calibrated_device, ceilings_of, facts_of, kind_of, slug
 from attnprof.several_runs import read_runs
 
 OWN_ENGINE = "attnprof"
+OVERHEADS_FILE = "overheads.json"  # of a run for fit: what generate adds, launch by launch
 LEAST_POINTS = 8  # of six or seven coefficients, most of which few points show
 MOST_POINTS = 192  # to fit; the rest is for the residual
-HOLDS_MEDIAN, HOLDS_P90 = 0.15, 0.40  # a law that misses more of what was held out does not hold
 PAST_CACHE = 3.0  # working sets beyond the last cache that show the memory's bandwidth
 PLAUSIBLE = 6.0  # more of minus twice the log likelihood than the best: 1 in 20 as likely
 CACHE_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125)  # of the last cache, that calls may find
 SHORTEST_S = 1e-9  # a clock cycle or two
 SIZES = ("batch_size", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim")
 CONTENDED = "cpu, contended"
-Identity = tuple[tuple[str, str], ...]
-_PHASES = ("prefill", "decode")
-_LENGTHS = {"prefill": "q_len", "decode": "kv_len"}
+_LENGTHS = {"prefill": "q_len", "decode": "kv_len", STEP: "num_tokens"}
 # Before anything is measured little is known of a device that is no data-centre GPU, or of calls
 # that a host launches one by one.
 _WIDE: Mapping[str, Mapping[str, tuple[float, float]]] = {
@@ -55,7 +73,9 @@ _BINDS = {
     "launch": "launch", "depth": "launch", "compute": "arithmetic", "path": "arithmetic",
     "tile": "work for each tile", "sequence": "work for each sequence", "dram": "bandwidth",
     "cache": "bandwidth", "stream": "bandwidth", "score": "arithmetic",
-    "task": "work for each task", "wake": "launch",
+    "task": "work for each task", "wake": "launch", "kernel": "launch", "few": "weights",
+    "few_cache": "weights", "many": "weights", "many_cache": "weights", "rows": "activations",
+    "rows_cache": "activations", "attention": "attention", "kv": "keys and values",
 }  # fmt: skip
 
 
@@ -100,30 +120,47 @@ def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
 
         return replace(fit_foreign(runs, name), used_once=used_once)
     device = _one_device(runs)
-    groups = _groups(runs)
-    if not groups:
+    records = _fittable(runs)
+    if not records:
         raise UsageError(
-            f"{_named(paths)}: no measured prefill or decode of scope op",
+            f"{_named(paths)}: no measured prefill or decode",
             "sweep them: attnprof sweep --axis phase=prefill,decode",
         )
     unsteady_sd = _unsteadiness(runs)
     found: list[FittedGroup] = []
     notes: list[str] = []
-    for key, (identity, group) in sorted(groups.items()):
-        why_not = _why_no_law(group)
-        if why_not is None:
-            found.append(_fitted(key, identity, group, unsteady_sd))
-        else:
-            notes.append(f"{key}: {why_not}")
+    kernels = {identity: alike for identity, alike in records.items() if not is_step(alike[0])}
+    for identity, alike in sorted(kernels.items()):
+        group = _group(runs[0], identity, alike, columns_of(alike))
+        _fit_into(found, notes, identity, group, unsteady_sd)
+    attention_s = attention_times(_calibration(runs, paths, device, name, found))
+    for identity, alike in sorted(records.items()):
+        if identity in kernels:
+            continue
+        workloads = [workload_of(record) for record in alike]
+        try:
+            columns = step_columns(workloads, attention_s)
+        except UsageError as error:
+            notes.append(f"{_words(identity)}: {error.problem}; {error.fix}")
+            continue
+        group = _group(runs[0], identity, alike, columns)
+        _fit_into(found, notes, identity, group, unsteady_sd)
     if not found:
         raise UsageError(
             "\n  ".join((f"{_named(paths)}: no law can be fitted", *notes)),
             "measure what a law needs: attnprof sweep --for-fit; or go on with --resume and a "
             "larger --budget",
         )
+    return RunFit(_calibration(runs, paths, device, name, found), found, notes, used_once)
+
+
+def _calibration(
+    runs: Sequence[Run], paths: Sequence[Path], device: str, name: str | None,
+    found: Sequence[FittedGroup],
+) -> Calibration:  # fmt: skip
     header = runs[0].header
-    calibration = Calibration(
-        name=name or _slug(device),
+    return Calibration(
+        name=name or slug(device),
         device=device,
         engine=OWN_ENGINE,
         source={
@@ -137,65 +174,82 @@ def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
             "made_by": "attnprof fit",
         },
         laws={one.key: one.law for one in found},
+        overheads=_overheads(runs),
     )
-    return RunFit(calibration, found, notes, used_once)
+
+
+def _overheads(runs: Sequence[Run]) -> dict[str, float]:
+    """The medians over launches of what ``generate`` adds, where a run measured it.
+
+    Raises:
+        UsageError: The file of a run does not hold it.
+    """
+    readings: list[Mapping[str, float]] = []
+    for run in runs:
+        path = run.path / OVERHEADS_FILE
+        if not path.exists():
+            continue
+        try:
+            readings += [{name: float(one[name]) for name in OVERHEADS}
+                         for one in json.loads(path.read_text())]  # fmt: skip
+        except (ValueError, LookupError, TypeError) as error:
+            raise UsageError(f"{path} is no list of overheads: {error}", "remove it") from None
+    if not readings:
+        return {}
+    return {name: statistics.median(one[name] for one in readings) for name in OVERHEADS}
 
 
 def _named(paths: Sequence[Path]) -> str:
     return ", ".join(str(path) for path in paths)
 
 
-def _slug(device: str) -> str:
-    words = "".join(letter if letter.isalnum() else "-" for letter in device.lower())
-    return "-".join(word for word in words.split("-") if word) or "device"
-
-
 def _one_device(runs: Sequence[Run]) -> str:
     """The name of the device of all runs, its threads with it where it is a CPU."""
     names: dict[str, Path] = {}
     for run in runs:
-        name = device_name(run.header)
-        threads = run.header["conditions"].get("threads")
-        if kind_of(run.header) == "cpu" and threads:
-            name = f"{name}, {threads} threads"
-        names.setdefault(name, run.path)
+        names.setdefault(calibrated_device(run.header), run.path)
     if len(names) > 1:
         listed = " and ".join(f"{name} ({path})" for name, path in names.items())
         raise UsageError(f"these are runs of different devices: {listed}", "fit them one by one")
     return next(iter(names))
 
 
-def _groups(runs: Sequence[Run]) -> dict[str, tuple[Identity, Group]]:
-    """Records that are alike in all but lengths, batch and heads, of all runs, by key."""
-    records: dict[Identity, list[Mapping[str, Any]]] = {}
+def _fittable(runs: Sequence[Run]) -> dict[Identity, list[Mapping[str, Any]]]:
+    """Records that are alike in all but lengths, batch and heads, of all runs."""
+    found: dict[Identity, list[Mapping[str, Any]]] = {}
     for run in runs:
         for record in run.records:
-            if _is_fittable(record):
+            if record["status"] == "ok" and record.get("median_s") and is_call(record):
                 _check(run, record)
-                records.setdefault(identity_of(record), []).append(record)
-    found = {}
-    for identity, alike in records.items():
-        key = {name: value for name, value in identity if value}
-        law = _law_of(key["phase"], key["backend"], kind_of(runs[0].header))
-        hardware = _hardware(runs[0].header, str(alike[0]["dtype"]), key.get("cache") == "cold")
-        threads = float(runs[0].header["conditions"].get("threads") or 1)
-        if _is_contended(alike):
-            key["clock"] = CONTENDED
-        group = Group(key, law, hardware, columns_of(alike), _latencies(alike, threads))
-        found[law_key(group)] = identity, group
+                found.setdefault(identity_of(record), []).append(record)
     return found
 
 
-def _is_fittable(record: Mapping[str, Any]) -> bool:
-    return (
-        record["status"] == "ok"
-        and record.get("scope") == "op"
-        and record.get("phase") in _PHASES
-        and record.get("mixer", "attention") == "attention"
-        and record.get("start_len") is None
-        and record.get("mla") is None
-        and record.get("median_s") is not None
-    )
+def _group(
+    run: Run, identity: Identity, alike: Sequence[Mapping[str, Any]], columns: dict[str, Floats]
+) -> Group:
+    """Records of one identity with their law and hardware."""
+    key = {name: value for name, value in identity if value}
+    law = _law_of(key["phase"], key["backend"], kind_of(run.header))
+    hardware = _hardware(run.header, str(alike[0]["dtype"]), key.get("cache") == "cold")
+    if _is_contended(alike):
+        key["clock"] = CONTENDED
+    return Group(key, law, hardware, columns, latencies_of(alike, run.header))
+
+
+def _fit_into(
+    found: list[FittedGroup], notes: list[str], identity: Identity, group: Group, unsteady_sd: float
+) -> None:
+    """Fit a group where its points are enough, else note what is missing."""
+    key, why_not = law_key(group), _why_no_law(group)
+    if why_not is None:
+        found.append(_fitted(key, identity, group, unsteady_sd))
+    else:
+        notes.append(f"{key}: {why_not}")
+
+
+def _words(identity: Identity) -> str:
+    return ".".join(value for _, value in identity if value)
 
 
 def _check(run: Run, record: Mapping[str, Any]) -> None:
@@ -217,23 +271,6 @@ def _check(run: Run, record: Mapping[str, Any]) -> None:
             raise UsageError(f"{where} has {size} {record.get(size)}", "remove that record")
 
 
-def identity_of(record: Mapping[str, Any]) -> Identity:
-    """What sets the law of a record apart: of a workload too, by the same names."""
-    kv_dtype = record.get("kv_dtype") or record["dtype"]
-    layers = record.get("num_layers") or 1
-    return (
-        ("phase", str(record["phase"])),
-        ("backend", str(record["backend"])),
-        ("dtype", str(record["dtype"])),
-        ("kv_dtype", "" if kv_dtype == record["dtype"] else str(kv_dtype)),
-        ("variant", str(record.get("variant"))),
-        ("kv_cache", str(record.get("kv_cache") or "")),
-        ("position", "" if record.get("position") in (None, "none") else str(record["position"])),
-        ("layers", f"l{layers}" if layers > 1 else ""),
-        ("cache", "cold" if record.get("cache_regime") == "cold" else ""),
-    )
-
-
 def _is_contended(records: Sequence[Mapping[str, Any]]) -> bool:
     """Whether other work held the cores while most of the records were measured."""
     clocks = [record.get("clock") for record in records]
@@ -241,39 +278,26 @@ def _is_contended(records: Sequence[Mapping[str, Any]]) -> bool:
     return has_cpu and 2 * clocks.count("cpu") > len(clocks)
 
 
-def _latencies(records: Sequence[Mapping[str, Any]], threads: float) -> Floats:
+def latencies_of(records: Sequence[Mapping[str, Any]], header: Mapping[str, Any]) -> Floats:
     """By the wall clock: a latency is what somebody waits. Of contended records the time that
-    each thread computed, which is what a wall clock shows where nothing else runs. [s]"""
-    if _is_contended(records):
-        return np.array([record["median_cpu_s"] / threads for record in records], dtype=float)
-    walls = [record.get("median_wall_s") for record in records]
-    if all(wall is not None and wall > 0 for wall in walls):
-        return np.array(walls, dtype=float)
-    return np.array([record["median_s"] for record in records], dtype=float)
+    each thread computed, which is what a wall clock shows where nothing else runs; of all, where
+    most are. [s]"""
+    threads = float(header["conditions"].get("threads") or 1)
+    most = _is_contended(records)
+    return np.array([_latency_s(record, threads, by_cpu=most) for record in records], dtype=float)
 
 
-def columns_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Floats]:
-    """Shapes as laws take them; FLOP and bytes are what theory says of each call."""
-
-    def column(name: str) -> Floats:
-        return np.array([float(record.get(name) or 0) for record in records])
-
-    layers = np.maximum(column("num_layers"), 1.0)
-    return {
-        "batch": column("batch_size") * layers,
-        "q_len": column("q_len"),
-        "kv_len": column("kv_len"),
-        "q_heads": column("num_q_heads"),
-        "kv_heads": column("num_kv_heads"),
-        "head_dim": column("head_dim"),
-        "window": column("window_len"),
-        "flops": np.maximum(column("flops"), 1.0),
-        "bytes": np.maximum(column("bytes_moved"), 1.0),
-    }
+def _latency_s(record: Mapping[str, Any], threads: float, *, by_cpu: bool) -> float:
+    cpu_s, wall_s = record.get("median_cpu_s"), record.get("median_wall_s")
+    if cpu_s and (by_cpu or record.get("clock") == "cpu"):
+        return float(cpu_s) / threads
+    return float(wall_s or record["median_s"])
 
 
 def _law_of(phase: str, backend: str, kind: str | None) -> Law:
     """The law of a phase; calls are launched one by one here, and never replayed from a graph."""
+    if phase == STEP:
+        return steps.CPU_STEP if kind == "cpu" else steps.STEP
     if kind == "cpu" and backend in _CPU_LAWS:
         return _CPU_LAWS[backend][phase]
     law = PREFILL if phase == "prefill" else DECODE

@@ -9,12 +9,12 @@ from attnprof.capacity.request import EstimateRequest
 from attnprof.errors import UsageError
 from attnprof.models.load import load_model
 from attnprof.render import Table
-from attnprof.units import parse_seconds, parse_tokens
+from attnprof.units import parse_seconds, parse_tokens, plain_number
 
 if TYPE_CHECKING:
     from attnprof.fit_laws import RunFit
 
-VALIDATIONS = ("parameters", "serving-cases", "kernels", "serving-perf")
+VALIDATIONS = ("parameters", "serving-cases", "kernels", "serving-perf", "calibration")
 
 T = TypeVar("T")
 
@@ -185,10 +185,10 @@ def _whole(name: str) -> Callable[[str], int]:
 
 
 def _share(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a share", "write 0.9") from None
+    share = plain_number(text)
+    if share is None:
+        raise UsageError(f"{text!r} is not a share", "write 0.9")
+    return share
 
 
 def answer_audit(
@@ -275,16 +275,26 @@ def _kept_fit(found: "RunFit", path: Path) -> tuple[Answer, str]:
     return Answer(tables, document, is_yes=not missed), words
 
 
-def answer_validation(kind: str, paths: Sequence[Path]) -> Answer:
-    """Our predictions held against files of truth.
+def answer_validation(
+    kind: str, paths: Sequence[Path], calibration: str | None = None
+) -> Answer:  # fmt: skip
+    """Our predictions held against files of truth; of a calibration, against runs of its device.
 
     Raises:
         UsageError: No such kind, a file that is not of its format, or several where one goes.
+        CannotMeasureError: Nothing in them can be predicted.
     """
     from attnprof.errors import nearest
 
     if kind not in VALIDATIONS:
         raise UsageError(f"nothing to validate as {kind!r}", nearest(kind, VALIDATIONS))
+    if kind == "calibration":
+        from attnprof.validate_calibration import validate_calibration
+
+        calibrated = validate_calibration(paths, calibration)
+        return Answer(calibrated.tables(), calibrated.to_json())
+    if calibration is not None:
+        raise UsageError(f"validate {kind} takes no calibration", "leave --calibration out")
     if kind == "kernels":
         from attnprof.validate_kernels import validate_kernels
 

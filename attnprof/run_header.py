@@ -29,6 +29,31 @@ def device_name(header: Header) -> str:
     return str(facts_of(header).get("name") or header.get("device") or "an unnamed device")
 
 
+def device_words(name: str, kind: str | None, threads: int | None) -> str:
+    """What a calibration calls a device: of a CPU with the threads that share its work.
+
+    >>> device_words("AMD EPYC", "cpu", 2)
+    'AMD EPYC, 2 threads'
+    """
+    return f"{name}, {threads} threads" if kind == "cpu" and threads else name
+
+
+def calibrated_device(header: Header) -> str:
+    """The device of a run as its calibration calls it."""
+    threads = (header.get("conditions") or {}).get("threads")
+    return device_words(device_name(header), kind_of(header), threads)
+
+
+def slug(device: str) -> str:
+    """The name of the calibration of a device.
+
+    >>> slug("AMD EPYC, 2 threads")
+    'amd-epyc-2-threads'
+    """
+    words = "".join(letter if letter.isalnum() else "-" for letter in device.lower())
+    return "-".join(word for word in words.split("-") if word) or "device"
+
+
 def ceilings_of(header: Header) -> Mapping[str, Any]:
     """The measured roofs; empty where there are none."""
     return (header.get("conditions") or {}).get("ceilings") or {}

@@ -211,7 +211,8 @@ def _designed(asked: Asked, kind: str, limits: "Limits") -> Grid:
         raise UsageError(f"nothing of this runs on {kind}", "see what does: attnprof show backends")
 
     def cost_s(workload: Workload) -> float:
-        return expected_s(workload, for_fit_plan(kind), limits.expected_s(workload))
+        call_s = limits.expected_s(workload)
+        return expected_s(workload, for_fit_plan(kind), call_s) + design.set_up_s(workload)
 
     total_s = design.FIRST_SHARE * (asked.budget_s or design.BUDGET_S)
     return Grid(FOR_FIT, tuple(design.first_points(options, limits, cost_s, total_s)))
@@ -220,7 +221,7 @@ def _designed(asked: Asked, kind: str, limits: "Limits") -> Grid:
 def for_fit_plan(kind: str) -> Plan:
     """A law is missed by more than 3 %: many points tell more of it than sharp ones."""
     usual = plan_for(kind)
-    return replace(usual, target=max(0.03, usual.target), max_samples=100, budget_s=1, warmup_s=1)
+    return replace(usual, target=max(0.03, usual.target), max_samples=100, budget_s=1, warmup_s=0.5)
 
 
 def _groups(asked: Asked) -> tuple[str, dict[str, dict[str, Any]]]:

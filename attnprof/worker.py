@@ -136,6 +136,12 @@ def _rulers(device: Device, request: dict[str, Any], say: Say) -> dict[str, Any]
     return {"rulers": device.rulers()}
 
 
+def _overheads(device: Device, request: dict[str, Any], say: Say) -> dict[str, Any]:
+    say("overheads")
+    found = importlib.import_module("attnprof.workloads.library_generate")
+    return {"overheads": found.generate_overheads(device.kind)}
+
+
 class _Phases:
     """Tells the parent which phase begins, and keeps how long each took and which one failed."""
 
@@ -291,6 +297,7 @@ def _failure(error: Exception) -> dict[str, Any]:
 _COMMANDS: dict[str, Callable[[Device, dict[str, Any], Say], dict[str, Any]]] = {
     "facts": _facts,
     "rulers": _rulers,
+    "overheads": _overheads,
     "visit": _visit,
 }
 

@@ -189,25 +189,36 @@ def audit(
 
 @app.command()
 def validate(
-    kind: Annotated[str, typer.Argument(help="parameters, serving-cases, kernels, serving-perf.")],
+    kind: Annotated[
+        str,
+        typer.Argument(help="parameters, serving-cases, kernels, serving-perf or calibration."),
+    ],
     files: Annotated[
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="JSON Lines with what others measured; of kernels CSV tables, or folders of them.",
+            help="JSON Lines with what others measured; of kernels CSV tables, or folders of them; "
+            "of a calibration runs of its device.",
         ),
     ],
     summary: Annotated[
         bool, typer.Option("--summary", help="The last table alone: errors by stratum.")
     ] = False,
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE", help="What foretells; that of the runs' device where left out."
+        ),
+    ] = None,
     output_format: Format = OutputFormat.rich,
 ) -> None:
-    """Score our predictions against what others measured, line by line."""
+    """Score our predictions against what others measured, line by line; or what a calibration
+    foretells of this device against runs that it was not fitted to."""
     from dataclasses import replace
 
     from attnprof.planning import answer_validation
 
-    answer = answer_validation(kind, files)
+    answer = answer_validation(kind, files, calibration)
     give(replace(answer, tables=answer.tables[-1:]) if summary else answer, output_format)
 
 

@@ -16,8 +16,9 @@ LEAST_CELL_ROWS = 5.0  # rows a residual cell, on average; with fewer a cell is 
 MOST_CELLS = 100
 _KEY = (
     "law", "kernel", "backend", "q_dtype", "kv_dtype", "dtype", "head_dim", "window", "sharing",
-    "ranks", "variant",
+    "ranks", "variant", "kv_cache", "position", "layers", "cache", "weight_dtype", "implementation",
 )  # fmt: skip
+_USUAL = ("none", "static")  # caches, of a prefill and a decode
 
 
 def calibrate(
@@ -72,7 +73,11 @@ def law_key(group: Group) -> str:
     """What a calibration calls the law of a group: ``decode.bf16.fp8.d128.gqa``."""
     parts = {"law": group.law.phase, **group.key}
     skipped = ("kernel",) if group.law.name != "all-reduce" else ()
-    return ".".join(parts[name] for name in _KEY if parts.get(name) and name not in skipped)
+    return ".".join(
+        parts[name]
+        for name in _KEY
+        if parts.get(name) and name not in skipped and parts[name] not in _USUAL
+    )
 
 
 def by_key(groups: Sequence[Group]) -> Mapping[str, Group]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,8 @@ KIND = "calibrations"
 WIDER_BEYOND = 0.10  # of a log latency, for each doubling beyond what was measured
 HOLDS_MEDIAN, HOLDS_P90 = 0.15, 0.40  # a law that misses more of what was held out does not hold
 OTHER_KIND = 0.10  # for each thing that the nearest law was not measured with, as a head width
+OVERHEADS = ("first_s", "step_s")
+_LONGEST_OVERHEAD_S = 10.0
 _SMALLEST, _LARGEST = 1e-18, 1e18
 _LARGEST_VARIANCE = 1e4  # of a log coefficient; what nothing pins down has about ten
 _LEAST_SD, _MOST_SD = 1e-4, 3.0  # of a log latency: a factor of 20 either way says nothing
@@ -64,13 +66,19 @@ class CalibratedLaw:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The laws of one device and engine (or of our own backends), and where they come from."""
+    """The laws of one device and engine (or of our own backends), and where they come from.
+
+    Args:
+        overheads: Of the Transformers library's ``generate`` beside the model's calls: ``first_s``
+            until the first token, ``step_s`` for each next. Empty where they were not measured.
+    """
 
     name: str
     device: str
     engine: str
     source: Mapping[str, str]
     laws: Mapping[str, CalibratedLaw]
+    overheads: Mapping[str, float] = field(default_factory=dict)
 
 
 def predict(
@@ -192,9 +200,19 @@ def read_calibration(path: Path) -> Calibration:
         engine=fields.text("engine"),
         source=source,
         laws={key: _law_of(f"{path}: law {key}", law, device) for key, law in laws.items()},
+        overheads=_overheads_of(path, content, fields),
     )
     fields.done()
     return found
+
+
+def _overheads_of(path: Path, content: Mapping[str, Any], fields: Fields) -> dict[str, float]:
+    if "overheads" not in content:
+        return {}
+    listed = Fields(fields.table("overheads"), f"{path}: overheads")
+    found = {name: listed.number(name, low=0.0, high=_LONGEST_OVERHEAD_S) for name in OVERHEADS}
+    listed.done()
+    return {name: value or 0.0 for name, value in found.items()}
 
 
 def _law_of(where: str, content: Any, device: dict[str, Any]) -> CalibratedLaw:
@@ -373,6 +391,9 @@ def calibration_text(calibration: Calibration) -> str:
     ]
     if hardware.link_bytes_per_s is not None:
         lines.append(f"  link_bytes_per_s: {_plain(hardware.link_bytes_per_s)}")
+    if calibration.overheads:
+        lines.append("overheads:")
+        lines += [f"  {key}: {_plain(value)}" for key, value in calibration.overheads.items()]
     lines.append("laws:")
     for key, law in calibration.laws.items():
         lines += _law_lines(key, law, hardware.cache_bytes)

@@ -97,8 +97,8 @@ def _scores_prefill_terms(shapes: Columns, hardware: Hardware) -> Floats:
 def _decode_terms(shapes: Columns, hardware: Hardware) -> Floats:
     """Launch, waking, streaming by the units, tasks, DRAM, cache.
 
-    A unit reads keys and values for every query head anew; those of a KV head that the cache does
-    not hold come from memory every time.
+    A unit reads keys and values for every query head anew; where the cache does not hold those of
+    the KV heads at which the units are at once, they come from memory every time.
     """
     shapes = attention_columns(shapes, "decode")
     heads = shapes["batch"] * shapes["q_heads"]
@@ -108,7 +108,8 @@ def _decode_terms(shapes: Columns, hardware: Hardware) -> Floats:
     busiest = _busiest(tasks, hardware)
     cached = shapes["bytes"] * kv_heads / (kv_heads + heads / np.maximum(seen_keys(shapes), 1.0))
     cold, hot = cold_and_hot_s(shapes["bytes"], hardware)
-    from_dram, from_cache = cold_and_hot_s(cached / kv_heads, hardware)
+    at_once = np.minimum(kv_heads, hardware.num_units)
+    from_dram, from_cache = cold_and_hot_s(cached / kv_heads * at_once, hardware)
     share = from_dram / np.maximum(from_dram + from_cache, 1e-300)
     again = cached * (heads / kv_heads - 1.0) / hardware.bytes_per_s
     return np.stack(

@@ -31,7 +31,10 @@ _FAMILIES = (
     ("rtx-6000-ada", "Ada"), ("b2", "Blackwell"), ("b3", "Blackwell"), ("gb2", "Blackwell"),
     ("gb3", "Blackwell"), ("rtx-50", "Blackwell, graphics"), ("rtx-pro", "Blackwell, graphics"),
 )  # fmt: skip
-_LENGTH = {"prefill": "q_len", "decode": "kv_len", "gemm": "m", "all-reduce": "bytes"}
+_LENGTH = {
+    "prefill": "q_len", "decode": "kv_len", "gemm": "m", "all-reduce": "bytes",
+    "step": "num_tokens",
+}  # fmt: skip
 _FAR_OF = {"all-reduce": 16.0}
 _FEW_OF = {"all-reduce": (6, 12)}
 _LEAST_OF = {"all-reduce": 12}

@@ -227,18 +227,18 @@ def _attention_flops(stack: Stack) -> int:
     return sum(products_flops(one) for one in (*stack.attentions, *cross))
 
 
-def _tokens(step: Workload) -> int:
+def tokens_of(step: Workload) -> int:
     """New tokens of a step, over all sequences."""
     return step.batch_size * step.q_len + (step.prefill_len or 0)
 
 
 def _matrix_flops(layer: Layer, step: Workload) -> int:
     return sum(
-        2 * matrix.num_active_params * _rows(matrix, layer, step) for matrix in layer.matrices
+        2 * matrix.num_active_params * rows_of(matrix, layer, step) for matrix in layer.matrices
     )
 
 
-def _rows(matrix: Matrix, layer: Layer, step: Workload) -> int:
+def rows_of(matrix: Matrix, layer: Layer, step: Workload) -> int:
     """Rows that a matrix is multiplied with in a step.
 
     The source's keys and values are made once, in a prefill of a model or in training.
@@ -248,7 +248,7 @@ def _rows(matrix: Matrix, layer: Layer, step: Workload) -> int:
     if matrix.name in ("cross_k", "cross_v"):
         reads = step.phase in ("prefill", "train")
         return step.batch_size * (step.source_len or step.kv_len) if reads else 0
-    return _tokens(step)
+    return tokens_of(step)
 
 
 def num_logits(step: Workload) -> int:
@@ -258,21 +258,25 @@ def num_logits(step: Workload) -> int:
         return step.batch_size
     if step.phase == "mixed":
         return step.batch_size + 1
-    return _tokens(step)
+    return tokens_of(step)
+
+
+def logit_rows(stacks: Stacks, step: Workload) -> int:
+    """Rows that the head of a model multiplies: all of an encoder's."""
+    attentions = [stack.layer.attention for stack in stacks.layers]
+    is_encoder = not any(one is not None and one.causal for one in attentions)
+    return tokens_of(step) if is_encoder else num_logits(step)
 
 
 def _head_flops(stacks: Stacks, step: Workload) -> int:
     spec = stacks.spec
     if spec is None or step.scope != "model":
         return 0
-    attentions = [stack.layer.attention for stack in stacks.layers]
-    is_encoder = not any(one is not None and one.causal for one in attentions)
-    rows = _tokens(step) if is_encoder else num_logits(step)
     head = sum(matrix.num_params for matrix in spec.outer if matrix.role == "head")
     if spec.tied_embeddings:
         head += sum(matrix.num_params for matrix in spec.outer if matrix.name == "embedding")
     other = sum(matrix.num_active_params for matrix in spec.outer if matrix.role == "other")
-    return 2 * (head * rows + other * _tokens(step))
+    return 2 * (head * logit_rows(stacks, step) + other * tokens_of(step))
 
 
 def weight_params(workload: Workload) -> int:
@@ -340,7 +344,7 @@ def scope_bytes(workload: Workload) -> int:
     moved = 0.0
     for stack in read:
         layer = stack.layer
-        matrices = sum(_read_params(matrix, _tokens(step)) for matrix in layer.matrices)
+        matrices = sum(read_params(matrix, tokens_of(step)) for matrix in layer.matrices)
         moved += stack.count * (matrices * size + layer.vector_params * plain)
         moved += _attention_bytes(stack)
     moved += plain * _outer_elements(stacks, step)
@@ -348,7 +352,7 @@ def scope_bytes(workload: Workload) -> int:
     return times * math.ceil(moved)
 
 
-def _read_params(matrix: Matrix, num_tokens: int) -> float:
+def read_params(matrix: Matrix, num_tokens: int) -> float:
     if matrix.active_count >= matrix.count:
         return matrix.num_params
     missed = (1 - matrix.active_count / matrix.count) ** num_tokens
@@ -361,7 +365,7 @@ def _outer_elements(stacks: Stacks, step: Workload) -> int:
     if spec is None or step.scope != "model":
         return 0
     tables = [one for one in spec.outer if one.role == "embedding"]
-    rows = sum(min(_tokens(step), one.out_features) * one.in_features for one in tables)
+    rows = sum(min(tokens_of(step), one.out_features) * one.in_features for one in tables)
     whole = sum(one.num_params for one in spec.outer if one.role != "embedding")
     if spec.tied_embeddings:
         whole += sum(one.num_params for one in tables if one.name == "embedding")

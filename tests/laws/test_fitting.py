@@ -1,5 +1,6 @@
 """Laws: derivatives, limits, and planted coefficients that come back."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,9 @@ from attnprof.laws.residual import LocalResidual
 
 H100 = Hardware(989e12, 3.35e12, 50e6, 132, 450e9)
 NAMES = sorted(LAWS)
+CACHED = (
+    ("dram", "cache"), ("few", "few_cache"), ("many", "many_cache"), ("rows", "rows_cache"),
+)  # fmt: skip
 
 
 def shapes_of(law: Law, rng: np.random.Generator, num: int) -> dict[str, Floats]:
@@ -27,6 +31,8 @@ def shapes_of(law: Law, rng: np.random.Generator, num: int) -> dict[str, Floats]
         return {"m": powers(0, 15), "n": powers(8, 15), "k": powers(8, 15), "size": sizes}
     if law.name == "all-reduce":
         return {"ranks": np.full(num, 8.0), "bytes": powers(8, 30)}
+    if law.phase == "step":
+        return step_shapes(powers)
     kv_heads = powers(0, 3)
     shapes = {
         "batch": powers(0, 8), "q_heads": kv_heads * powers(1, 4), "kv_heads": kv_heads,
@@ -35,6 +41,31 @@ def shapes_of(law: Law, rng: np.random.Generator, num: int) -> dict[str, Floats]
     }  # fmt: skip
     shapes["q_len"] = shapes["kv_len"] if law.name == "prefill" else np.ones(num)
     return shapes
+
+
+def step_shapes(powers: Callable[[int, int], Floats]) -> dict[str, Floats]:
+    """Layers with one product of weights each, few rows or many."""
+    layers, tokens, weights = powers(0, 5), powers(0, 12), powers(14, 28)
+    has_few = tokens < 4
+    kv_bytes = powers(10, 30)
+    return {
+        "batch": np.ones_like(tokens), "num_tokens": tokens, "num_layers": layers,
+        "num_kernels": 4 * layers, "flops": tokens * weights / 2 * layers,
+        "weight_bytes": weights * layers,
+        "few_rows_bytes": np.where(has_few, weights * layers, 0.0),
+        "few_rows_reads_bytes": np.where(has_few, weights * layers * tokens, 0.0),
+        "many_rows_bytes": np.where(has_few, 0.0, weights * layers),
+        "rows_bytes": tokens * powers(10, 14) * layers, "kv_bytes": kv_bytes,
+        "copied_bytes": np.where(powers(0, 1) > 1, 2 * kv_bytes, 0.0),
+        "attention_s": 2.0 ** -powers(2, 4) * layers, "bytes": weights * layers,
+    }  # fmt: skip
+
+
+_DOUBLED_WITH_LAYERS = (
+    "num_layers", "num_kernels", "flops", "weight_bytes", "few_rows_bytes",
+    "few_rows_reads_bytes", "many_rows_bytes", "rows_bytes", "kv_bytes", "copied_bytes",
+    "attention_s", "bytes",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,9 +94,10 @@ def test_a_latency_is_positive_and_grows_with_every_size(name: str, seed: int) -
     shapes = shapes_of(law, rng, 30)
     coefficients = np.exp(rng.normal(np.log(law.medians), law.log_sds))
     # From the cache a byte may cost more than from memory only where a fit says so, against sense.
-    if "cache" in law.names:
-        dram, cache = law.names.index("dram"), law.names.index("cache")
-        coefficients[cache] = min(coefficients[cache], coefficients[dram])
+    for dram, cache in CACHED:
+        if cache in law.names:
+            places = law.names.index(dram), law.names.index(cache)
+            coefficients[places[1]] = min(coefficients[list(places)])
     before = latency(law, law.terms(shapes, H100), coefficients)
     assert (before > 0).all()
     for axis in law.axes:
@@ -73,6 +105,8 @@ def test_a_latency_is_positive_and_grows_with_every_size(name: str, seed: int) -
             larger = {**shapes, axis: shapes[axis] * 2}
         elif axis == "kv_heads":
             larger = {**shapes, axis: shapes[axis] * 2, "q_heads": shapes["q_heads"] * 2}
+        elif axis == "num_layers":
+            larger = {**shapes, **{one: shapes[one] * 2 for one in _DOUBLED_WITH_LAYERS}}
         elif axis == "q_len":
             larger = {**shapes, axis: shapes[axis] * 2, "kv_len": shapes["kv_len"] * 2}
         else:
