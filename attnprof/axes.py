@@ -10,7 +10,7 @@ from typing import Any
 from attnprof.dtypes import arithmetic_dtype, dtype_named
 from attnprof.errors import UsageError, nearest
 from attnprof.positions import POSITIONS
-from attnprof.units import parse_tokens
+from attnprof.units import parse_tokens, plain_number
 from attnprof.variants import VARIANTS
 from attnprof.workload import (
     ATTENTIONS,
@@ -85,12 +85,10 @@ def _flag(text: str) -> bool:
 
 
 def _cap(text: str) -> float | None:
-    try:
-        return None if text == "none" else float(text)
-    except ValueError:
-        raise UsageError(
-            f"{text!r} is not a number", "write a number such as 50, or none"
-        ) from None
+    number = plain_number(text)
+    if number is None and text != "none":
+        raise UsageError(f"{text!r} is not a number", "write a number such as 50, or none")
+    return number
 
 
 _YAML_KINDS: dict[Callable[[str], Any], type] = {_flag: bool, _cap: float}

@@ -5,6 +5,7 @@ from pathlib import Path
 from attnprof.errors import UsageError, nearest
 from attnprof.fields import Fields
 from attnprof.profiles import find_profile, list_profiles, read_yaml
+from attnprof.units import plain_number
 
 DEFAULT_PRICES = "on-demand-2025"
 
@@ -21,10 +22,7 @@ def price_per_gpu_hour(price: str | None, gpu: str) -> tuple[float | None, str]:
         UsageError: No such list, or a price that is no positive number.
     """
     if price is not None:
-        try:
-            value = float(price.lstrip("$"))
-        except ValueError:
-            value = None
+        value = plain_number(price.removeprefix("$"))
         if not price.strip():
             raise UsageError("price is empty", "write what one GPU costs for an hour")
         if value is not None:

@@ -15,10 +15,25 @@ _BYTE_SUFFIXES = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _TIME_SUFFIXES = {
-    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0,
+    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0,
+    "h": 3600.0,
 }  # fmt: skip
 TINY_SHARE = 1e-5  # below it a percentage is noise to a reader
-_NUMBER = re.compile(r"(?P<number>[0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*(?P<suffix>[a-zµ]*)", re.I)
+LARGEST_COUNT = 2**53  # from where on a float leaves whole numbers out
+LARGEST_BYTES = 2**63
+_NUMBER = re.compile(r"(?P<number>[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(?P<suffix>[a-zA-Zµμ]*)")
+_PLAIN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def plain_number(text: str) -> float | None:
+    """A decimal number as every program writes it; None of all else, also of what only Python
+    takes for one. Past the largest float it is infinite.
+
+    >>> [plain_number(text) for text in ("1e3", " -2.5 ", "1_0", "nan", "٣", "0x10")]
+    [1000.0, -2.5, None, None, None, None]
+    """
+    stripped = text.strip(" \t")
+    return float(stripped) if _PLAIN.fullmatch(stripped) else None
 
 
 def _split(text: str, what: str, examples: str) -> tuple[float, str]:
@@ -36,7 +51,7 @@ def parse_tokens(text: str) -> int:
     """
     number, suffix = _split(text, "a count", "512, 8k or 1m")
     scale = _COUNT_SUFFIXES.get(suffix)
-    if scale is None or not (number * scale).is_integer():
+    if scale is None or not (number * scale).is_integer() or number * scale >= LARGEST_COUNT:
         raise UsageError(f"{text!r} is not a whole count", "write 512, 8k or 1m")
     return int(number * scale)
 
@@ -49,7 +64,7 @@ def parse_bytes(text: str) -> int:
     """
     number, suffix = _split(text, "a size", "80GiB, 1.5GB or 4096")
     scale = _BYTE_SUFFIXES.get(suffix)
-    if scale is None or not math.isfinite(number):
+    if scale is None or not number * scale <= LARGEST_BYTES:
         raise UsageError(f"{text!r} is not a size", "write 80GiB, 1.5GB or 4096")
     return round(number * scale)
 

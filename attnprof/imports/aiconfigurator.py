@@ -15,6 +15,8 @@ from typing import Any
 from attnprof.dtypes import GEMM_SCHEMES
 from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.imports.foreign_records import (
+    LEAST_RANKS,
+    ONE_RANK,
     Measured,
     all_reduce_record,
     attention_record,
@@ -246,6 +248,9 @@ def _collective(rows: Rows, part: Part, asked: Asked) -> list[dict[str, Any]]:
     for place, operation in enumerate(operations):
         if operation != "all_reduce":
             part.skipped[f"{operation} is no all-reduce"] += 1
+            continue
+        if ranks[place] < LEAST_RANKS:
+            part.skipped[ONE_RANK] += 1
             continue
         num_bytes = elements[place] * _MESSAGE_BYTES[dtypes[place]]
         found.append(

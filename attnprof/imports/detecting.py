@@ -1,6 +1,7 @@
 """Paths -> which format each file is in, told from its content, and its records."""
 
 import csv
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -61,7 +62,8 @@ def read_sources(paths: Sequence[Path], form: str | None, asked: Asked) -> list[
     """Every file of ``paths`` and of the folders among them, in order.
 
     In a folder, a file of another format or of an operation that is not imported is left out, and
-    its part says why. A file that was named has to be read.
+    its part says why. A file that was named has to be read; one that says what an earlier one
+    does, to the byte and of the same device, is left out, as its rows would count twice.
 
     Raises:
         UsageError: Nothing there, a named file that is not understood, or a damaged one.
@@ -70,11 +72,18 @@ def read_sources(paths: Sequence[Path], form: str | None, asked: Asked) -> list[
     if form is not None and form not in READERS:
         raise UsageError(f"--from {form} is no format", nearest(form, list(READERS)))
     parts: list[Part] = []
+    alike: dict[bytes, list[Part]] = {}
     for path in paths:
-        if path.is_dir():
-            parts += _folder(path, form, asked)
-        else:
-            parts.append(_file(path, form, asked))
+        read = _of_folder if path.is_dir() else _file
+        for file in _files_in(path) if path.is_dir() else [path]:
+            part = read(file, form, asked)
+            same = alike.setdefault(_digest(file), []) if part.records else []
+            twin = next((one for one in same if one.records == part.records), None)
+            if twin is None:
+                same.append(part)
+            else:
+                part.records, part.reason = [], f"says what {twin.path} does"
+            parts.append(part)
     if not any(part.records for part in parts):
         why = next((part.reason for part in parts if part.reason), "they hold no row")
         named = ", ".join(map(str, paths))
@@ -100,13 +109,18 @@ def _file(path: Path, form: str | None, asked: Asked) -> Part:
     return READERS[found](path, asked)
 
 
-def _folder(path: Path, form: str | None, asked: Asked) -> list[Part]:
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _files_in(path: Path) -> list[Path]:
     if (path / RUN_FILE).exists() and (path / RECORDS_FILE).exists():
         raise UsageError(f"{path} is a run already", f"attnprof report {path} reads it")
     files = sorted(one for one in path.rglob("*") if one.name.endswith(_ENDINGS) and one.is_file())
     if not files:
         raise UsageError(f"{path} holds no file with {', '.join(_ENDINGS)}", _known_words())
-    return [_of_folder(one, form, asked) for one in files]
+    return files
 
 
 def _of_folder(path: Path, form: str | None, asked: Asked) -> Part:

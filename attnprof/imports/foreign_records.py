@@ -37,6 +37,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """The keys of a record of each kind: what a call was, and what else its time depends on."""
 FOREIGN_KEYS = tuple(dict.fromkeys(key for keys in KEYS.values() for key in keys))
+LEAST_RANKS = 2
+ONE_RANK = "one rank has nobody to reduce with"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ Source:
 """
 
 import json
-import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +16,9 @@ from typing import Any
 from attnprof.errors import UsageError, nearest
 from attnprof.imports.foreign_records import Measured, dtype_words, model_record
 from attnprof.imports.parts import Asked, Origin, Part, found_gpu
-from attnprof.imports.text import csv_rows, read_text
+from attnprof.imports.text import csv_rows, number_of, read_text
 from attnprof.render import plain
+from attnprof.units import plain_number
 
 FORM = "llama-bench"
 _REPOSITORY = "ggml-org/llama.cpp"
@@ -49,7 +49,8 @@ _MARKDOWN_SETTINGS = {
     "moe_cache": "moe_cache",
 }  # fmt: skip
 _MARKDOWN_KNOWN = ("model", "size", "params", "backend", "test", "t/s", *_MARKDOWN_SETTINGS)
-_TEST = re.compile(r"(?:pp ?(\d+))?\+?(?:tg ?(\d+))?(?: ?@ ?d ?(\d+))?")
+_DIGITS = "([0-9]{1,15})"
+_TEST = re.compile(rf"(?:pp ?{_DIGITS})?\+?(?:tg ?{_DIGITS})?(?: ?@ ?d ?{_DIGITS})?")
 _SPEED = re.compile(r"([0-9.]+)(?: *± *([0-9.]+))?")
 _WEIGHTS = re.compile(r"\b(?:BF16|F16|F32|I?Q\d\w*|TQ\d\w*|MXFP4|NVFP4)(?: - [\d.]*\w+(?: bpw)?)?")
 _SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -137,18 +138,24 @@ def _checked(entry: Mapping[str, Any], where: str, asked: Asked) -> tuple[str, M
 
 def _number(entry: Mapping[str, Any], name: str, where: str, least: float = 0.0) -> float:
     value = entry.get(name)
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not least <= number < 1e18:
+    number = number_of(value)
+    if number is None or not least <= number < 1e18:
         raise UsageError(f"{where}: {name} is {value!r}", f"write a number from {least:g}")
     return number
 
 
+def _count(entry: Mapping[str, Any], name: str, where: str, least: int = 0) -> int:
+    number = _number(entry, name, where, least)
+    if number % 1:
+        raise UsageError(
+            f"{where}: {name} is {entry[name]!r}", f"write a whole number from {least}"
+        )
+    return int(number)
+
+
 def _record(entry: Mapping[str, Any], where: str, part: Part, asked: Asked) -> dict[str, Any]:
-    counts = {name: int(_number(entry, name, where)) for name in ("n_prompt", "n_gen")}
-    depth_len = int(_number(entry, "n_depth", where)) if "n_depth" in entry else 0
+    counts = {name: _count(entry, name, where) for name in ("n_prompt", "n_gen")}
+    depth_len = _count(entry, "n_depth", where) if "n_depth" in entry else 0
     num_tokens = sum(counts.values())
     mean_s = _number(entry, "avg_ns", where, 1) * 1e-9
     if num_tokens < 1:
@@ -205,7 +212,7 @@ def _weight_dtype(model: str) -> str | None:
 
 
 def _known(entry: Mapping[str, Any], name: str, where: str) -> int | None:
-    return int(_number(entry, name, where, 1)) if entry.get(name) not in (None, "") else None
+    return _count(entry, name, where, 1) if entry.get(name) not in (None, "") else None
 
 
 def _cache_dtype(entry: Mapping[str, Any]) -> str | None:
@@ -276,12 +283,14 @@ def _markdown_row(row: Mapping[str, str], where: str) -> dict[str, Any]:
     test, speed = _TEST.fullmatch(row["test"]), _SPEED.fullmatch(row["t/s"])
     if test is None or not (test[1] or test[2]):
         raise UsageError(f"{where}: test is {row['test']!r}", "write pp512, tg128 or pp512+tg128")
-    if speed is None or not _is_speed(speed[1]):
+    per_s, spread_per_s = (
+        plain_number(text or "") for text in (speed.groups() if speed else ("", ""))
+    )
+    if speed is None or not per_s or per_s > 1e12 or (speed[2] and spread_per_s is None):
         raise UsageError(f"{where}: t/s is {row['t/s']!r}", "write 131.42 ± 0.59")
     prompt, output, depth = (int(test[i] or 0) for i in (1, 2, 3))
-    per_s = float(speed[1])
     time_s = (prompt + output) / per_s
-    spread = float(speed[2]) / per_s * time_s if speed[2] else None
+    spread = None if spread_per_s is None else spread_per_s / per_s * time_s
     return {
         "model_type": row["model"],
         "backends": row["backend"],
@@ -296,18 +305,12 @@ def _markdown_row(row: Mapping[str, str], where: str) -> dict[str, Any]:
     }
 
 
-def _is_speed(text: str) -> bool:
-    try:
-        return 0 < float(text) < 1e12
-    except ValueError:
-        return False
-
-
 def _scaled(text: str | None, scales: Mapping[str, int], where: str) -> int | None:
     """A size or a count as the table writes it, rounded as it is there."""
     if not text:
         return None
-    number, _, unit = text.partition(" ")
-    if unit not in scales or not _is_speed(number):
+    size, _, unit = text.partition(" ")
+    number = plain_number(size)
+    if unit not in scales or not number or not 0 < number < 1e12:
         raise UsageError(f"{where}: {text!r} is no size", f"use one of: {', '.join(scales)}")
-    return round(float(number) * scales[unit])
+    return round(number * scales[unit])

@@ -15,10 +15,11 @@ from attnprof.record_values import FORMAT, record_kinds, record_misfit
 from attnprof.records import RUN_FILE, read_header
 from attnprof.result_keys import RESULT_KEYS
 from attnprof.run_header import facts_of
+from attnprof.units import plain_number
 
 FORM = "attnprof-csv"
 COLUMNS = (*RESULT_KEYS, *FOREIGN_KEYS)
-_INTEGER = re.compile(r"\d+")
+_INTEGER = re.compile(r"[0-9]{1,18}")
 _FORMULA = re.compile(r"'\s*[=+\-@]")
 
 
@@ -116,8 +117,8 @@ def _whole(text: str) -> int:
 def _finite(text: str) -> float | int:
     if _INTEGER.fullmatch(text):
         return int(text)
-    number = float(text)
-    if not 0 <= number < float("inf"):
+    number = plain_number(text)
+    if number is None or not 0 <= number < float("inf"):
         raise ValueError(text)
     return number
 

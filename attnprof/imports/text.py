@@ -3,7 +3,7 @@
 import csv
 import gzip
 import io
-import math
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 from attnprof.errors import UsageError, nearest
 from attnprof.render import plain
+from attnprof.units import LARGEST_COUNT, plain_number
 
 MAX_TEXT_BYTES = 512 * 1024**2
-LARGEST_COUNT = 2**53
+LARGEST_FLOAT = sys.float_info.max
 GZIP_MAGIC = b"\x1f\x8b"
 LFS_MAGIC = "version https://git-lfs"
 _FETCH = "fetch it again"
@@ -127,7 +128,7 @@ class Rows:
 
     def counts(self, name: str, least: int = 1) -> list[int]:
         def convert(value: Any) -> int | None:
-            number = _number(value)
+            number = number_of(value)
             if number is None or number % 1 or not least <= number <= LARGEST_COUNT:
                 return None
             return int(number)
@@ -147,7 +148,7 @@ class Rows:
         fix = f"write {unit} above zero, or leave the row out"
 
         def convert(value: Any) -> float | None:
-            number = _number(value)
+            number = number_of(value)
             return number * per_unit if number is not None and number > 0 else None
 
         return self.each(name, convert, fix)
@@ -169,14 +170,12 @@ def _text(value: Any) -> str | None:
     return plain(value).strip() or None if isinstance(value, str) else None
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool):
+def number_of(value: Any) -> float | None:
+    """A finite number, of CSV as text; None where it is none."""
+    number = plain_number(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
         return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+    return float(number) if abs(number) <= LARGEST_FLOAT else None
 
 
 def csv_rows(path: Path, text: str, ignored: Iterable[str] = ()) -> Rows:

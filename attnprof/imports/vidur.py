@@ -14,6 +14,8 @@ from typing import Any
 
 from attnprof.errors import UsageError
 from attnprof.imports.foreign_records import (
+    LEAST_RANKS,
+    ONE_RANK,
     Measured,
     all_reduce_record,
     attention_record,
@@ -21,7 +23,7 @@ from attnprof.imports.foreign_records import (
     layer_op_record,
 )
 from attnprof.imports.parts import Asked, Origin, Part, check_units, found_gpu
-from attnprof.imports.text import Rows, csv_rows, read_text
+from attnprof.imports.text import Rows, csv_rows, number_of, read_text
 
 FORM = "vidur"
 TABLES = ("mlp", "attention", "all_reduce")
@@ -79,21 +81,11 @@ def _medians(rows: Rows, op: str) -> list[float | None]:
     name = f"time_stats.{op}.median"
     found: list[float | None] = []
     for place, text in enumerate(rows.take(name)):
-        if text == "" or _is_zero(text):
-            found.append(None)
-            continue
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0 < value < 1e9:
+        value = 0.0 if text == "" else number_of(text)
+        if value is None or not 0 <= value < 1e9:
             raise rows.wrong(name, place, "write milliseconds from 0, or nothing")
-        found.append(value * _MILLISECONDS)
+        found.append(value * _MILLISECONDS or None)
     return found
-
-
-def _is_zero(text: str) -> bool:
-    return not text.strip("0.")
 
 
 def _operators(rows: Rows) -> list[str]:
@@ -114,6 +106,8 @@ def _collectives(rows: Rows, part: Part, gpu: str, system: str | None) -> list[d
         time_s = times[kind][place] if kind in times else None
         if kind != "all_reduce":
             part.skipped[f"{kind} is no all-reduce"] += 1
+        elif ranks[place] < LEAST_RANKS:
+            part.skipped[ONE_RANK] += 1
         elif per_node[place] < ranks[place]:
             part.skipped["spans several nodes"] += 1
         elif time_s is None:

@@ -1,11 +1,13 @@
 """Tables of measured kernels (CSV, plain or gzipped) -> columns of numbers, every row checked."""
 
+import contextlib
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,9 @@ from numpy.typing import NDArray
 
 from attnprof.errors import UsageError, nearest
 from attnprof.laws.base import Floats
+from attnprof.units import LARGEST_COUNT, plain_number
 
 MAX_TABLE_BYTES = 512 * 1024**2
-LARGEST_COUNT = 2**53
 DTYPE_BYTES: Mapping[str, float] = {
     "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_block": 1,
     "int8": 1, "nvfp4": 0.5625, "mxfp4": 0.53125, "fp4": 0.5, "int4": 0.5,
@@ -30,7 +32,7 @@ class Family:
     name: str
     texts: tuple[str, ...]
     counts: tuple[str, ...]
-    zero: tuple[str, ...] = ()  # counts that may be 0
+    least: Mapping[str, int] = field(default_factory=dict)  # of counts, where it is not 1
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -46,12 +48,13 @@ FAMILIES = (
         (*_WHO, "phase", "q_dtype", "kv_dtype"),
         ("batch", "q_len_tokens", "kv_len_tokens", "q_heads", "kv_heads", "head_dim",
          "window_tokens"),
-        ("window_tokens",),
+        {"window_tokens": 0},
     ),
     Family("gemm", (*_WHO, "dtype"), ("m_tokens", "n_out", "k_in")),
-    Family("all-reduce", (*_WHO, "collective", "dtype"), ("ranks", "message_bytes")),
+    Family("all-reduce", (*_WHO, "collective", "dtype"), ("ranks", "message_bytes"), {"ranks": 2}),
 )  # fmt: skip
 _PHASES = ("prefill", "decode")
+_PLAIN = re.compile(r"[0-9.eE+-]*")
 _COLLECTIVES = ("all_reduce",)
 
 
@@ -114,7 +117,7 @@ def read_table(path: Path) -> ForeignTable:
     by_name = dict(zip(header, zip(*lines, strict=True), strict=True))
     texts = {name: np.array(by_name[name]) for name in family.texts}
     counts = {
-        name: _counts(path, name, by_name[name], 0 if name in family.zero else 1)
+        name: _counts(path, name, by_name[name], family.least.get(name, 1))
         for name in family.counts
     }
     latency_s = _latencies(path, by_name[LATENCY])
@@ -175,17 +178,17 @@ def _format_words() -> str:
 
 
 def _numbers(path: Path, name: str, values: tuple[str, ...]) -> Floats:
-    try:
-        return np.array(list(map(float, values)))
-    except ValueError:
-        for number, value in enumerate(values, start=2):
-            try:
-                float(value)
-            except ValueError:
-                raise UsageError(
-                    f"{path}, line {number}: {name} is {value!r}", "write a plain number"
-                ) from None
-        raise
+    """Columns that hold nothing odd are read at once: there are tables of millions of rows."""
+    if _PLAIN.fullmatch("".join(values)):
+        with contextlib.suppress(ValueError):
+            return np.array(list(map(float, values)))
+    numbers = [plain_number(value) for value in values]
+    for place, number in enumerate(numbers):
+        if number is None:
+            raise UsageError(
+                f"{path}, line {place + 2}: {name} is {values[place]!r}", "write a plain number"
+            )
+    return np.array(numbers, dtype=float)
 
 
 def _refuse_first(path: Path, bad: NDArray[np.bool_], what: str, fix: str) -> None:

@@ -125,6 +125,46 @@ def test_other_collectives_are_left_out_and_counted(tmp_path: Path) -> None:
     assert read_run(tmp_path / "run").records[0]["dtype"] == "float16"
 
 
+def test_an_all_reduce_of_one_rank_is_left_out_and_counted(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", REDUCE, REDUCE | {"num_gpus": 1})
+    found = imported(path, to=tmp_path / "run")
+    assert found.num_records == 1
+    assert found.document["files"][0]["skipped"] == {"one rank has nobody to reduce with": 1}
+
+
+def test_a_tidied_all_reduce_of_one_rank_is_refused(tmp_path: Path) -> None:
+    rows = list(csv.DictReader((SAMPLES / "all_reduce.csv").read_text().splitlines()))
+    rows[1]["ranks"] = "1"
+    with pytest.raises(UsageError, match="line 3: ranks is 1") as caught:
+        imported(table(tmp_path / "a.csv", *rows), to=tmp_path / "run")
+    assert caught.value.fix == "write a whole number from 2"
+
+
+def test_a_file_given_twice_is_read_once_and_said(tmp_path: Path) -> None:
+    path = table(tmp_path / "in" / "a" / "context_attention_perf.csv", CONTEXT)
+    (tmp_path / "in" / "b").symlink_to(path.parent, target_is_directory=True)
+    copy = table(tmp_path / "in" / "c" / path.name, CONTEXT)
+    found = imported(tmp_path / "in", path, copy, to=tmp_path / "run")
+    (record,) = read_run(tmp_path / "run").records
+    assert record["num_merged"] == 1
+    reasons = [one["reason"] for one in found.document["files"]]
+    assert reasons == [None, *[f"says what {path} does"] * (len(reasons) - 1)]
+
+
+def test_the_same_numbers_of_two_devices_are_both_read(tmp_path: Path) -> None:
+    ways = [tmp_path / "compute" / gpu / "m" / "attention.csv" for gpu in ("h100", "a100")]
+    found = records_of(*(vidur_attention(way) for way in ways), to=tmp_path / "run")
+    assert {one["device"] for one in found} == {"h100-sxm", "a100-sxm-80gb"}
+
+
+@pytest.mark.parametrize("text", ["1_0", "nan", "-1", "٢", ".", "0x1"])
+def test_a_time_of_vidurs_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "compute" / "h100" / "m" / "attention.csv"
+    vidur_attention(path, **{"time_stats.attn_decode.median": text})
+    with pytest.raises(UsageError, match=r"line \d: time_stats.attn_decode.median is"):
+        imported(path, to=tmp_path / "run")
+
+
 def test_parquet_says_the_same_as_csv(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -165,6 +205,14 @@ def test_a_pointer_of_git_lfs_is_named_as_one(tmp_path: Path) -> None:
         ({"latency": -1}, r"line 2: latency is '-1'"),
         ({"latency": "nan"}, r"line 2: latency is 'nan'"),
         ({"latency": "1e999"}, r"line 2: latency"),
+        ({"latency": "0_9"}, r"line 2: latency is '0_9'"),
+        ({"latency": "٠.٩"}, r"line 2: latency is '٠.٩'"),
+        ({"batch_size": "1_0"}, r"line 2: batch_size is '1_0'"),
+        ({"batch_size": "٢"}, r"line 2: batch_size is '٢'"),
+        ({"batch_size": "２"}, r"line 2: batch_size is '２'"),
+        ({"batch_size": "inf"}, r"line 2: batch_size is 'inf'"),
+        ({"batch_size": "0x2"}, r"line 2: batch_size is '0x2'"),
+        ({"batch_size": "True"}, r"line 2: batch_size is 'True'"),
         ({"latency": ""}, r"line 2: latency"),
         ({"attn_dtype": "fp7"}, r"line 2: attn_dtype is 'fp7'"),
         ({"attn_dtype": "int8"}, r"line 2: attn_dtype is 'int8'"),
@@ -206,7 +254,7 @@ def test_the_user_may_not_gainsay_the_device_of_a_file(tmp_path: Path) -> None:
         imported(path, to=tmp_path / "run", asked=Asked(device="a100"))
 
 
-@given(times=st.lists(st.floats(0.5, 5.0), min_size=1, max_size=6))
+@given(times=st.lists(st.floats(0.5, 5.0), min_size=1, max_size=6, unique=True))
 def test_a_call_that_is_there_several_times_has_the_median_of_its_times(
     tmp_path_factory: pytest.TempPathFactory, times: list[float]
 ) -> None:
@@ -369,6 +417,13 @@ def changed_bench(change: Callable[[dict[str, Any]], object]) -> str:
         (changed_bench(lambda one: one.pop("backends")), "entry 2 has no 'backends'"),
         (changed_bench(lambda one: one.update(n_gen=0)), "entry 2: n_prompt and n_gen are 0"),
         (changed_bench(lambda one: one.update(samples_ns=[-1])), "samples_ns is -1"),
+        (changed_bench(lambda one: one.update(n_gen="1_28")), "entry 2: n_gen is '1_28'"),
+        (changed_bench(lambda one: one.update(n_gen=128.5)), "entry 2: n_gen is 128.5"),
+        (changed_bench(lambda one: one.update(n_depth=True)), "entry 2: n_depth is True"),
+        (changed_bench(lambda one: one.update(avg_ns=float("nan"))), "entry 2: avg_ns is nan"),
+        ((SAMPLES / "llama_bench.md").read_text().replace("tg128 |", "tg١٢٨ |"), "test is 'tg١٢٨'"),
+        ((SAMPLES / "llama_bench.md").read_text().replace("0.59", "0.5.9"), "t/s is '120.60 ± 0.5"),
+        ((SAMPLES / "llama_bench.md").read_text().replace("4.36", "4_3"), "'4_3 GiB' is no size"),
         ((SAMPLES / "llama_bench.md").read_text().replace("tg128 |", "xx128 |"), "test is 'xx128'"),
         ((SAMPLES / "llama_bench.md").read_text().replace("120.60", "fast"), "t/s is 'fast"),
         ((SAMPLES / "llama_bench.md").read_text().replace("GiB", "MB"), "'4.36 MB' is no size"),
@@ -431,6 +486,15 @@ def test_a_run_of_our_own_comes_back_from_its_csv(tmp_path: Path) -> None:
     [
         ("median_s", "-1", "median_s is '-1'"),
         ("median_s", "nan", "median_s is 'nan'"),
+        ("median_s", "1_0", "median_s is '1_0'"),
+        ("median_s", "infinity", "median_s is 'infinity'"),
+        ("median_s", "1e9", "median_s is 1000000000.0, more than"),
+        ("batch_size", "٢", "batch_size is '٢'"),
+        ("batch_size", "1_0", "batch_size is '1_0'"),
+        ("batch_size", "9" * 30, "batch_size is '999"),
+        ("kv_len", str(2**41), "kv_len is 2199023255552, more than"),
+        ("phase", "prefil", "phase is 'prefil'"),
+        ("dtype", "float7", "dtype is 'float7'"),
         ("batch_size", "two", "batch_size is 'two'"),
         ("kind", "dream", "kind is 'dream'"),
         ("m_tokens", "4", "leave it empty: attention has no such value"),
@@ -456,6 +520,9 @@ def test_one_workload_of_two_runs_is_refused(tmp_path: Path) -> None:
         run.mkdir()
         for name in ("run.json", "records.jsonl"):
             (run / name).write_bytes((CPU_RUN / name).read_bytes())
+    path = ours[1] / "records.jsonl"
+    path.write_text(path.read_text().replace('"median_s":', '"median_s":1'))
+    for run in ours:
         write_reports(run)
     with pytest.raises(UsageError, match="already"):
         imported(*(run / "results.csv" for run in ours), to=tmp_path / "run")
