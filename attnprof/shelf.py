@@ -11,12 +11,14 @@ from attnprof.grid import expand, sweep_groups
 from attnprof.listing import backends_table, profiles_table
 from attnprof.profiles import list_profiles, load_profile
 from attnprof.render import Column, Table
+from attnprof.units import counted
 from attnprof.variants import PARAMETERS, VARIANTS
 
 KINDS = (
     "models", "gpus", "engines", "backends", "sweeps", "axes", "variants", "positions", "caches",
     "calibrations",
 )  # fmt: skip
+_OF_PROFILES = ("models", "gpus", "engines", "sweeps", "calibrations")
 DRAWN = ("q_len", "kv_len", *PARAMETERS)
 """What a variant may be drawn with, by the names of the axes."""
 
@@ -35,7 +37,7 @@ def shelf_tables(
     """
     kind = _SINGULAR.get(kind, kind)
     if kind not in KINDS:
-        raise UsageError(f"nothing to show of {kind!r}", nearest(kind, KINDS))
+        raise UsageError(f"nothing to show of {kind!r}", _kind_hint(kind))
     given = {key: size for key, size in (sizes or {}).items() if size is not None}
     if kind == "variants" and name is not None:
         return _variant_tables(name, given)
@@ -59,6 +61,16 @@ def shelf_tables(
     raise UsageError(f"no {singular} {name!r}", nearest(name, known))
 
 
+def _kind_hint(word: str) -> str:
+    """What to type for a word that is no kind: the kind goes before the name of a thing."""
+    kinds = [kind for kind in _OF_PROFILES if word in list_profiles(kind)]
+    if word in VARIANTS:
+        kinds.append("variants")
+    if kinds:
+        return f"write {' or '.join(f'attnprof show {kind} {word}' for kind in kinds)}"
+    return nearest(word, KINDS)
+
+
 def _variant_tables(name: str, sizes: Mapping[str, int]) -> list[Table]:
     """A variant drawn; or, of a model, which of its layers have which."""
     q_len, kv_len = sizes.get("q_len"), sizes.get("kv_len")
@@ -79,13 +91,20 @@ def _variant_tables(name: str, sizes: Mapping[str, int]) -> list[Table]:
 
 
 def _calibration_tables(name: str | None) -> list[Table]:
-    """All of them in a table, or the laws and coefficients of one."""
+    """All that can be read in a table, or the laws and coefficients of one."""
     from attnprof.law_tables import calibration_tables, calibrations_table
     from attnprof.laws.calibration import KIND, calibration_named
 
     if name is not None:
         return calibration_tables(calibration_named(name))
-    return [calibrations_table([calibration_named(one) for one in list_profiles(KIND)])]
+    read, left_out = [], []
+    for one in list_profiles(KIND):
+        try:
+            read.append(calibration_named(one))
+        except UsageError as error:
+            left_out.append(f"Left out, as it cannot be read: {error.problem}.")
+    table = calibrations_table(read)
+    return [replace(table, notes=(*table.notes, *left_out))]
 
 
 def _sweeps_table() -> Table:
@@ -112,7 +131,7 @@ def _sweep_table(name: str) -> Table:
             for group, axes in groups.items()
             for axis, values in axes.items()
         ),
-        notes=(f"{len(grid.workloads)} workloads, 'all' backends counted as one.",),
+        notes=(f"{counted(len(grid.workloads), 'workload')}, 'all' backends counted as one.",),
     )
 
 

@@ -19,6 +19,7 @@ from attnprof.laws.calibration import (
 from attnprof.models import load_model
 from attnprof.serving.coefficients import step_profile
 from attnprof.serving.own import NOTHING_OWN, own_kernels
+from attnprof.shelf import shelf_tables
 
 H100 = gpu_named("h100-sxm")
 SHIPPED = calibration_named("h100-sxm--vllm")
@@ -41,8 +42,14 @@ GEMM = {
 
 
 def text_of(laws: Mapping[str, CalibratedLaw], **changed: str) -> str:
-    values = {"name": "mine", "device": "NVIDIA H100 80GB HBM3", "engine": "attnprof", **changed}
-    return calibration_text(Calibration(source={"runs": "mine"}, laws=laws, **values))
+    mine = Calibration(
+        name=changed.get("name", "mine"),
+        device=changed.get("device", "NVIDIA H100 80GB HBM3"),
+        engine="attnprof",
+        source={"runs": "mine"},
+        laws=laws,
+    )
+    return calibration_text(mine)
 
 
 @pytest.fixture
@@ -197,3 +204,13 @@ def test_terms_that_an_own_calibration_covers_are_calibrated_on_any_gpu(own_fold
         return float(interval.high / interval.mid)
 
     assert width(after) < width(spread_before), "the less of it is assumed"
+
+
+def test_one_that_cannot_be_read_does_not_stop_the_list_of_all(own_folder: Path) -> None:
+    write(own_folder / "broken.yaml", "{[")
+    write(own_folder / "mine.yaml", text_of(GEMM))
+    [table] = shelf_tables("calibrations")
+    names = {row["name"] for row in table.rows}
+    assert {"mine", "h100-sxm--vllm"} <= names
+    assert "broken" not in names
+    assert any("broken.yaml is not YAML" in note for note in table.notes)
