@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from attnprof import units
+from attnprof.capacity.request import CPU
 from attnprof.render import Column, Table
 
 if TYPE_CHECKING:
@@ -56,7 +57,11 @@ def _memory_table(found: "Estimate", title: str) -> Table:
         else (MISSING, -plan.kv_bytes, "kv_bytes"),
         (f"budget, of {units.capacity(plan.total_bytes)} seen", plan.usable_bytes, "usable_bytes"),
         *([] if graphs_in_budget else graphs),
-        ("GPU, as its driver says", found.gpu.memory_bytes, "total_bytes"),
+        (
+            "of this computer" if found.gpu.name == CPU else "GPU, as its driver says",
+            found.gpu.memory_bytes,
+            "total_bytes",
+        ),
     ]
     rows = [
         {
@@ -71,9 +76,15 @@ def _memory_table(found: "Estimate", title: str) -> Table:
         name="memory",
         title=title,
         columns=(
-            Column("part", "Memory of one GPU"),
+            Column("part", "Memory" if found.gpu.name == CPU else "Memory of one GPU"),
             Column("bytes", "Size", units.capacity, "right"),
-            Column("share", "Of the GPU", units.percent, "right", 1),
+            Column(
+                "share",
+                "Of all" if found.gpu.name == CPU else "Of the GPU",
+                units.percent,
+                "right",
+                1,
+            ),
             Column("provenance", "Is", priority=1),
         ),
         rows=tuple(rows),
@@ -89,7 +100,7 @@ def _figures_table(found: "Estimate") -> Table:
         ("fits", "yes" if plan.fits else "no", ""),
         *_users_row(found),
         (f"sequences of {context} at once", f"{plan.max_concurrency:.3g}", "all of full length"),
-        ("longest single sequence", f"{plan.max_context_len:,} tokens", ""),
+        ("longest single sequence", units.counted(plan.max_context_len, "token"), ""),
     ]
     reads = f"prompt of {units.tokens(settings['prompt_len'])}"
     how = found.provenance["latency.ttft_s"] if plan.fits else "not to be had: it does not fit"
@@ -100,7 +111,7 @@ def _figures_table(found: "Estimate") -> Table:
         at_once = f"{settings['batch_size']:,} at once" if plan.fits else "if it fitted"
         answer = f"{reads}, {units.tokens(settings['output_len'])} more"
         figures += [
-            ("cache", f"{plan.kv_tokens:,} tokens", f"blocks of {plan.block_tokens}"),
+            ("cache", units.counted(plan.kv_tokens, "token"), f"blocks of {plan.block_tokens}"),
             ("cache of a token", units.capacity(kv.bytes_per_token), "over all ranks"),
             (f"cache of {context}", units.capacity(kv.admitted_bytes), "as the engine admits it"),
             ("  at best", units.capacity(kv.ideal_bytes), "what attention still reads"),
@@ -162,7 +173,7 @@ def _slo_rows(found: "Estimate") -> list[tuple[str, str, str]]:
             f"{length}; safely: by the upper ends of the intervals",
         ),
         ("  output then", _interval(slo.output_tokens_per_s.to_json(), _rate), ""),
-        ("  longest prompt", f"{slo.max_prompt_len:,} tokens", f"for {users}"),
+        ("  longest prompt", units.counted(slo.max_prompt_len, "token"), f"for {users}"),
     ]
 
 
@@ -258,7 +269,7 @@ def _users_row(found: "Estimate") -> list[tuple[str, str, str]]:
     settings = found.settings
     if found.serves_users is None:
         return []
-    what = f"{settings['users']:,} users of {units.tokens(settings['users_len'])}"
+    what = f"{units.counted(settings['users'], 'user')} of {units.tokens(settings['users_len'])}"
     if found.serves_users:
         return [(what, "yes", f"{settings['users_served']:,} fit at once")]
     return [(what, f"no, {settings['users_served']:,}", "so many fit at once")]
@@ -298,7 +309,7 @@ def audit_table(audit: "Audit") -> Table:
     notes.extend(audit.log.outcomes)
     return Table(
         name="audit",
-        title=f"Log of {audit.log.engine} {version}, {audit.log.num_lines} lines",
+        title=f"Log of {audit.log.engine} {version}, {units.counted(audit.log.num_lines, 'line')}",
         columns=(
             Column("term", "Term"),
             Column("predicted", "Predicted", _number, "right"),
@@ -318,7 +329,7 @@ def validation_tables(validation: "Validation") -> list[Table]:
     rows = sorted(validation.rows, key=lambda row: not row.is_outside)
     lines = Table(
         name="serving_cases",
-        title=f"{len(rows)} figures of serving cases",
+        title=f"{units.counted(len(rows), 'figure')} of serving cases",
         columns=(
             Column("id", "Case"),
             Column("term", "Term"),
@@ -357,7 +368,7 @@ def gpus_table(gpus: "Sequence[Gpu]") -> Table:
     """Every GPU profile in a line."""
     return Table(
         name="gpus",
-        title=f"{len(gpus)} GPUs",
+        title=units.counted(len(gpus), "GPU"),
         columns=(
             Column("name", "Name"),
             Column("memory_bytes", "Memory", units.capacity, "right"),
@@ -409,7 +420,7 @@ def engines_table(engines: "Sequence[EngineProfile]") -> Table:
     """Every engine profile in a line."""
     return Table(
         name="engines",
-        title=f"{len(engines)} engines",
+        title=units.counted(len(engines), "engine"),
         columns=(
             Column("name", "Name"),
             Column("title", "Engine"),

@@ -42,8 +42,8 @@ LAYOUTS = {
     "cpu": ((8, 2, 64), (8, 8, 64), (16, 1, 128), (2, 2, 64)),
     "": ((32, 8, 128), (8, 8, 128), (32, 1, 128)),
 }
-# Heads, KV heads, head width and count of layers, whose weights lie on both sides of a last cache; and
-# models small enough that theirs are soon made.
+# Heads, KV heads, head width and count of layers, whose weights lie on both sides of a last cache;
+# and models small enough that theirs are soon made.
 STEP_LAYERS = ((8, 2, 64, 1), (8, 2, 64, 4), (16, 16, 64, 1), (16, 4, 128, 1))
 STEP_MODELS = (("smollm2-135m", 4), ("gpt2", 2))
 LONGEST_STEP = {"prefill": 1024, "decode": 1024}  # tokens: gpt2 has positions for no more

@@ -14,13 +14,14 @@ from attnprof.capacity.latency import (
     peak_flops_per_s,
     prefill_time,
 )
-from attnprof.capacity.request import EstimateRequest, deployment_of
+from attnprof.capacity.request import CPU, EstimateRequest, deployment_of
 from attnprof.engines.base import GIB, Deployment, MemoryPlan
 from attnprof.engines.registry import plan_memory
 from attnprof.gpus import Gpu
 from attnprof.prices import price_per_gpu_hour
 from attnprof.serving.latency import Figures, Latency, Limits, Slo, Sum, latency_of, not_below
 from attnprof.serving.load import Load
+from attnprof.serving.local import LocalLatency
 from attnprof.serving.offers import load_of, per_million
 from attnprof.serving.own import KERNELS
 from attnprof.theory.serving_roofline import Roofs, StepTime
@@ -307,7 +308,7 @@ def _provenance(
         "model.num_params": exact,
         "model.num_active_params": exact,
         "model.weight_bytes": "computed" if is_stored else exact,
-        "memory_per_gpu.total_bytes": "datasheet",
+        "memory_per_gpu.total_bytes": "measured" if gpu.name == CPU else "datasheet",
         "memory_per_gpu.usable_bytes": "assumed" if gpu.visible_is_assumed else "computed",
         "memory_per_gpu.weight_bytes": "measured" if engine.weight_scale else exact,
         "memory_per_gpu.activation_bytes": "measured" if engine.activation_scale else "computed",
@@ -405,6 +406,8 @@ def _notes(
 def _latency_words(law: Latency) -> str:
     if not law.is_known:
         return "latency is unknown: the GPU's profile states no peak"
+    if isinstance(law, LocalLatency):
+        return law.words
     if law.provenance == "calibrated":
         return (
             "latency follows a law of a step that was fitted to published serving results of this "
@@ -418,7 +421,7 @@ def _latency_words(law: Latency) -> str:
 
 def _calibration_notes(law: Latency) -> Iterator[str]:
     """Which calibrations the kernels follow, and what was left out of them."""
-    if law.own.names:
+    if law.own.values:
         laws = sorted({KERNELS[name][0] for name in law.own.values})
         named = " and ".join(law.own.names)
         yield f"kernels follow the calibration {named}: its laws of {', '.join(laws)}"

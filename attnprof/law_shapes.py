@@ -8,6 +8,7 @@ import numpy as np
 
 from attnprof.laws.base import Floats
 from attnprof.laws.steps import PACKED_FROM
+from attnprof.models.spec import ModelSpec
 from attnprof.theory.kv_cache import cached_bytes
 from attnprof.theory.steps import StepWork, work_of_step
 from attnprof.theory.summary import call_bytes, call_flops
@@ -99,11 +100,11 @@ AttentionTime = Callable[[Workload], float]
 
 
 def columns_of_all(
-    workloads: Sequence[Workload], attention_s: AttentionTime
-) -> dict[str, Floats]:  # fmt: skip
+    workloads: Sequence[Workload], attention_s: AttentionTime, spec: ModelSpec | None = None
+) -> dict[str, Floats]:
     """Workloads of one law as it takes them."""
     if is_step(vars(workloads[0])):
-        return step_columns(workloads, attention_s)
+        return step_columns(workloads, attention_s, spec)
     return columns_of(
         [
             {**vars(one), "flops": call_flops(one), "bytes_moved": call_bytes(one)}
@@ -113,14 +114,17 @@ def columns_of_all(
 
 
 def step_columns(
-    workloads: Sequence[Workload], attention_s: AttentionTime
-) -> dict[str, Floats]:  # fmt: skip
+    workloads: Sequence[Workload], attention_s: AttentionTime, spec: ModelSpec | None = None
+) -> dict[str, Floats]:
     """Work of layers, blocks and models as their law takes it.
 
     Args:
         attention_s: Of one call of attention alone, over all its layers, by its own law.
+        spec: Of the model of all; read by its name where left out.
     """
-    rows = [_step_row(workload, work_of_step(workload), attention_s) for workload in workloads]
+    rows = [
+        _step_row(workload, work_of_step(workload, spec), attention_s) for workload in workloads
+    ]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 

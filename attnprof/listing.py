@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnprof import units
 from attnprof.backends.support import BACKENDS, Backend, unsupported_reason
@@ -14,11 +14,23 @@ from attnprof.render import Column, Table
 from attnprof.series import label, varying_keys, what_is_common
 from attnprof.workload import Workload
 
+if TYPE_CHECKING:
+    from attnprof.predicted import Predicted
+
 
 def plan_table(
-    name: str, forecasts: Sequence[Forecast], skipped: Sequence[Skipped], roofs: str
+    name: str,
+    forecasts: Sequence[Forecast],
+    skipped: Sequence[Skipped],
+    foretold: Mapping[Workload, "Predicted"],
+    source: str,
 ) -> Table:
-    """The workloads that a sweep would run, with what theory says of each."""
+    """The workloads that a sweep would run, with what theory says of each.
+
+    Args:
+        foretold: The calls that a calibration foretells.
+        source: Where the time of a call comes from.
+    """
     records = [_as_record(forecast.workload) for forecast in forecasts]
     varying = varying_keys(records)
     rows: list[dict[str, Any]] = [
@@ -29,14 +41,14 @@ def plan_table(
             "bytes_moved": forecast.bytes_moved,
             "held_bytes": forecast.held_bytes,
             "theory_peak_activation_bytes": forecast.peak_activation_bytes,
-            "call_s": None if forecast.problem else forecast.call_s,
+            **_call_times(forecast, foretold.get(forecast.workload)),
             "problem": forecast.problem or "",
         }
         for forecast, record in zip(forecasts, records, strict=True)
     ]
     rows.sort(key=lambda row: not row["problem"])
     will_all_run = not any(row["problem"] for row in rows)
-    notes = [*what_is_common(records), f"Time of a call: a guess, from {roofs}."]
+    notes = [*what_is_common(records), f"Time of a call: {source}."]
     notes += [f"Left out: {skip.what}: {skip.reason}." for skip in skipped]
     return Table(
         name="plan",
@@ -48,6 +60,14 @@ def plan_table(
             Column("held_bytes", "Holds", units.capacity, "right", 1),
             Column("theory_peak_activation_bytes", "Peak", units.capacity, "right", 1),
             Column("call_s", "A call", units.seconds, "right", 1),
+            *(
+                [
+                    Column("call_low_s", "at least", units.seconds, "right", 1),
+                    Column("call_high_s", "at most", units.seconds, "right", 1),
+                ]
+                if foretold
+                else []
+            ),
             Column("workload_id", "Id", priority=5),
             *([] if will_all_run else [Column("problem", "Will not run because", wraps=True)]),
         ),
@@ -55,6 +75,14 @@ def plan_table(
         notes=tuple(notes),
         alarming=lambda row: bool(row["problem"]),
     )
+
+
+def _call_times(forecast: Forecast, made: "Predicted | None") -> dict[str, float | None]:
+    if forecast.problem is not None:
+        return {"call_s": None, "call_low_s": None, "call_high_s": None}
+    if made is None:
+        return {"call_s": forecast.call_s, "call_low_s": None, "call_high_s": None}
+    return {"call_s": made.mid_s, "call_low_s": made.low_s, "call_high_s": made.high_s}
 
 
 def _as_record(workload: Workload) -> dict[str, Any]:

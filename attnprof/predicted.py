@@ -1,7 +1,7 @@
 """A calibration and workloads -> how long each will take, with an interval, or why none can say."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from attnprof.law_shapes import (
     is_call,
     is_step,
 )
+from attnprof.laws.base import log_jacobian
 from attnprof.laws.calibration import CalibratedLaw, Calibration, find_law, predict
+from attnprof.models.spec import ModelSpec
 from attnprof.workload import Workload
 
 _ALIKE = ("backend", "dtype", "weight_dtype", "implementation")  # else another law says nothing
@@ -25,6 +27,7 @@ class Predicted:
 
     Args:
         beyond_domain: Whether it lies beyond what was measured, so that the interval is wider.
+        shares: Of the latency, by the coefficient that it hangs on; they add up to one.
         problem: Why nothing can be said; then there are no times.
     """
 
@@ -34,14 +37,19 @@ class Predicted:
     high_s: float | None = None
     law_key: str | None = None
     beyond_domain: bool = False
+    shares: Mapping[str, float] = field(default_factory=dict)
     problem: str | None = None
 
 
 def predict_workloads(
-    calibration: Calibration, workloads: Sequence[Workload]
-) -> list[Predicted]:  # fmt: skip
-    """What the laws of a device say of workloads of any scope."""
-    return [_predict_one(calibration, workload) for workload in workloads]
+    calibration: Calibration, workloads: Sequence[Workload], spec: ModelSpec | None = None
+) -> list[Predicted]:
+    """What the laws of a device say of workloads of any scope.
+
+    Args:
+        spec: Of the model of all; read by its name where left out.
+    """
+    return [_predict_one(calibration, workload, spec) for workload in workloads]
 
 
 def attention_times(calibration: Calibration) -> AttentionTime:
@@ -60,7 +68,9 @@ def attention_times(calibration: Calibration) -> AttentionTime:
     return attention_s
 
 
-def _predict_one(calibration: Calibration, workload: Workload) -> Predicted:
+def _predict_one(
+    calibration: Calibration, workload: Workload, spec: ModelSpec | None = None
+) -> Predicted:
     values = vars(workload)
     if not is_call(values):
         return Predicted(workload, problem=f"there is no law of {workload.phase}")
@@ -80,13 +90,19 @@ def _predict_one(calibration: Calibration, workload: Workload) -> Predicted:
         return Predicted(workload, problem=f"there is no law of {phase} by {words}")
     key, extra_sd = found
     try:
-        columns = columns_of_all([one_layer], attention_times(calibration))
+        columns = columns_of_all([one_layer], attention_times(calibration), spec)
     except AttnprofError as error:
         return Predicted(workload, problem=error.problem)
     own = _sharing_cache(calibration.laws[key], layers)
     made = predict(replace(calibration, laws={key: own}), key, columns, extra_sd=extra_sd)
     low_s, mid_s, high_s = (layers * float(one[0]) for one in made[:3])
-    return Predicted(workload, low_s, mid_s, high_s, key, bool(np.any(made.beyond_domain)))
+    law = own.fitted.law
+    terms = law.terms(columns, own.fitted.hardware)
+    parts = log_jacobian(law, terms, own.fitted.coefficients)[:, 0]
+    shares = dict(zip(law.names, map(float, parts), strict=True))
+    return Predicted(
+        workload, low_s, mid_s, high_s, key, bool(np.any(made.beyond_domain)), shares
+    )  # fmt: skip
 
 
 def _sharing_cache(law: CalibratedLaw, layers: int) -> CalibratedLaw:

@@ -11,7 +11,7 @@ from attnprof import machine
 from attnprof.axes import axis_named
 from attnprof.backends.support import BACKENDS
 from attnprof.devices import kind_of
-from attnprof.devices.cpu_meters import available_bytes, cache_bytes
+from attnprof.devices.cpu_meters import available_bytes, cache_bytes, cpu_name
 from attnprof.devices.environment import default_threads
 from attnprof.errors import CannotMeasureError, UsageError, nearest
 from attnprof.forecast import (
@@ -30,13 +30,14 @@ from attnprof.grid import (
     sweep_groups,
 )
 from attnprof.measure import ACCELERATORS, Plan, plan_for
-from attnprof.profiles import list_profiles, load_profile, read_yaml
+from attnprof.profiles import find_profile, list_profiles, load_profile, read_yaml
 from attnprof.render import Table
 from attnprof.units import counted
 from attnprof.workload import Workload, checked
 
 if TYPE_CHECKING:
     from attnprof.design import Limits
+    from attnprof.predicted import Predicted
     from attnprof.sweep import Outcome
 
 RUNS_DIR = Path("attnprof-runs")
@@ -136,14 +137,42 @@ def plan(asked: Asked) -> SweepPlan:
         available_bytes() if kind == "cpu" else None,
     )
     roofs = "roofs measured here before" if measured else "assumed roofs: none was measured yet"
+    foretold, words = _foretold(grid.workloads, kind, threads)
+    source = f"a guess, from {roofs}{words}"
     return SweepPlan(
         asked=asked,
         grid=grid,
         run_dir=run_dir,
-        table=plan_table(grid.name, forecasts, grid.skipped, roofs),
+        table=plan_table(grid.name, forecasts, grid.skipped, foretold, source),
         summary=_summary(grid, forecasts, kind, run_dir),
         limits=limits,
     )
+
+
+def _foretold(
+    workloads: Sequence[Workload], kind: str, threads: int
+) -> tuple[dict[Workload, "Predicted"], str]:
+    """What the calibration of this CPU says of workloads; and words on it, or on why it is silent.
+
+    Of a device that must be opened to know its name nothing is foretold before that.
+    """
+    if kind != "cpu":
+        return {}, ""
+    from attnprof.run_header import device_words, slug
+
+    name = slug(device_words(cpu_name(), kind, threads))
+    if find_profile("calibrations", name) is None:
+        return {}, ""
+    from attnprof.laws.calibration import calibration_named
+    from attnprof.predicted import predict_workloads
+
+    try:
+        calibration = calibration_named(name)
+    except UsageError as error:
+        return {}, f"; the calibration cannot be used: {error.problem}"
+    made = predict_workloads(calibration, workloads)
+    found = {one.workload: one for one in made if one.problem is None}
+    return found, f"; with an 80 % interval by calibration '{name}' where it has a law"
 
 
 def _device_kind(device: str) -> str:

@@ -8,7 +8,7 @@ from attnprof.engines.base import SPLITS_LAYERS, Deployment
 from attnprof.engines.profile import EngineProfile, engine_named
 from attnprof.engines.quantize import quantized
 from attnprof.errors import UsageError
-from attnprof.gpus import gpu_named
+from attnprof.gpus import Gpu, gpu_named
 from attnprof.models.spec import ModelSpec
 
 MAX_GPUS = 65_536
@@ -61,7 +61,8 @@ def deployment_of(request: EstimateRequest) -> Deployment:
     Raises:
         UsageError: A name that is none, or a size or share out of range.
     """
-    gpu, engine = gpu_named(request.gpu), engine_named(request.engine)
+    engine = engine_named(request.engine)
+    gpu = _device(request, engine)
     spec = request.model
     if not spec.layers and not spec.encoder_layers:
         raise UsageError(f"model {spec.name!r} has no layers", "give its config.json")
@@ -131,6 +132,21 @@ def deployment_of(request: EstimateRequest) -> Deployment:
     )
 
 
+def _device(request: EstimateRequest, engine: EngineProfile) -> Gpu:
+    """The GPU, or this computer's CPU, on which plain torch alone is planned."""
+    if request.gpu.lower() != CPU:
+        return gpu_named(request.gpu)
+    if engine.kind != "torch":
+        raise UsageError(f"engine {engine.name} is not planned on a CPU", "write --engine torch")
+    if max(request.num_gpus or 1, request.tp or 1, request.pp, request.dp) > 1:
+        raise UsageError("a CPU is one device", "leave out gpus, tp, pp and dp")
+    from attnprof.capacity.local_cpu import calibration_of_cpu, local_cpu
+
+    return local_cpu(calibration_of_cpu(request.calibration))
+
+
+CPU = "cpu"
+"""What ``--gpu`` calls this computer's own processor."""
 SHARES_EXPERTS = ("vllm",)
 """Engines whose data-parallel ranks always hold the experts of a model together."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnprof.capacity.latency import Interval
+from attnprof.capacity.request import CPU
 from attnprof.engines.base import Deployment, longest_within
 from attnprof.serving.coefficients import INTERVAL_SDS, StepProfile, step_profile
 from attnprof.serving.load import Load, Served, prompt_step, serve
@@ -248,6 +249,14 @@ def latency_of(deployment: Deployment, calibration: str | None = None) -> Latenc
     """
     profile = step_profile()
     assert deployment.gpu is not None
+    if deployment.gpu.name == CPU:
+        from attnprof.capacity.local_cpu import calibration_of_cpu
+        from attnprof.serving.local import local_latency
+
+        coefficients = profile.values_on(CPU, NOTHING_OWN)
+        return local_latency(
+            StepModel(deployment, coefficients), profile, calibration_of_cpu(calibration)
+        )
     own = own_kernels(deployment.gpu, calibration)
     model = StepModel(deployment, profile.values_on(deployment.gpu.name, own))
     return Latency(model, profile, own)

@@ -49,8 +49,11 @@ class Stacks:
         return (*self.encoder, *self.layers)
 
 
-def stacks_of(workload: Workload) -> Stacks:
+def stacks_of(workload: Workload, spec: ModelSpec | None = None) -> Stacks:
     """The layers of a workload whose scope is more than op.
+
+    Args:
+        spec: Of its model; read by the model's name where left out.
 
     Raises:
         UsageError: No such model.
@@ -61,7 +64,7 @@ def stacks_of(workload: Workload) -> Stacks:
         if workload.attention == "cross":
             return Stacks((Stack(layer, workload.num_layers, (), attention),))
         return Stacks((Stack(layer, workload.num_layers, parts_of_step(attention)),))
-    return _stacks_of_model(workload, _as_run(load_model(workload.model)))
+    return _stacks_of_model(workload, _as_run(spec or load_model(workload.model)))
 
 
 def _as_run(spec: ModelSpec) -> ModelSpec:

@@ -1,10 +1,12 @@
 """A layer, block or model -> the kernels of one call: products with weights, and attentions."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnprof.dtypes import dtype_named
+from attnprof.models.spec import ModelSpec
 from attnprof.theory.scopes import (
+    Stack,
     Stacks,
     logit_rows,
     read_params,
@@ -65,8 +67,11 @@ class StepWork:
         return sum(one.count * one.rows_bytes for one in self.products)
 
 
-def work_of_step(workload: Workload) -> StepWork:
+def work_of_step(workload: Workload, spec: ModelSpec | None = None) -> StepWork:
     """The kernels of a call forward.
+
+    Args:
+        spec: Of its model; read by the model's name where left out.
 
     Raises:
         UsageError: No such model.
@@ -77,7 +82,7 @@ def work_of_step(workload: Workload) -> StepWork:
     >>> work.num_products, work.flops, work.weight_bytes
     (4, 32768.0, 4096)
     """
-    stacks = stacks_of(workload)
+    stacks = stacks_of(workload, spec)
     reads_source = workload.phase in ("prefill", "train")
     read = stacks.all if reads_source else stacks.layers
     attentions = [
@@ -94,22 +99,32 @@ def work_of_step(workload: Workload) -> StepWork:
 
 
 def _products(step: Workload, stacks: Stacks, *, reads_source: bool) -> Iterator[Product]:
+    for stack in stacks.layers:
+        yield from _of_stack(step, stack)
+    if reads_source:
+        source_len = step.source_len or step.kv_len
+        source = replace(step, phase="prefill", q_len=source_len)
+        for stack in stacks.encoder:
+            yield from _of_stack(source, stack)
+    yield from _head(step, stacks, dtype_named(step.dtype).bytes)
+
+
+def _of_stack(step: Workload, stack: Stack) -> Iterator[Product]:
     size = dtype_named(step.weight_dtype or step.dtype).bytes
-    plain = dtype_named(step.dtype).bytes
-    for stack in stacks.all if reads_source else stacks.layers:
-        for matrix in stack.layer.matrices:
-            rows = rows_of(matrix, stack.layer, step)
-            if rows == 0:
-                continue
-            chosen = min(matrix.active_count, matrix.count)
-            yield Product(
-                rows=rows,
-                flops=2 * matrix.num_active_params * rows,
-                weight_bytes=read_params(matrix, tokens_of(step)) * size,
-                rows_bytes=rows * chosen * (matrix.in_features + matrix.out_features) * plain,
-                count=stack.count,
-            )
-    yield from _head(step, stacks, plain)
+    element_bytes = dtype_named(step.dtype).bytes
+    for matrix in stack.layer.matrices:
+        rows = rows_of(matrix, stack.layer, step)
+        if rows == 0:
+            continue
+        chosen = min(matrix.active_count, matrix.count)
+        widths = matrix.in_features + matrix.out_features
+        yield Product(
+            rows=rows,
+            flops=2 * matrix.num_active_params * rows,
+            weight_bytes=read_params(matrix, tokens_of(step)) * size,
+            rows_bytes=rows * chosen * widths * element_bytes,
+            count=stack.count,
+        )
 
 
 def _head(step: Workload, stacks: Stacks, element_bytes: float) -> Iterator[Product]:
