@@ -2,53 +2,21 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from attnprof.law_shapes import columns_of_all, identity_of
-from attnprof.laws.base import Hardware, Law
-from attnprof.laws.calibration import CalibratedLaw, Calibration
-from attnprof.laws.cpu import CPU_DECODE, CPU_PREFILL
-from attnprof.laws.fitting import fit
-from attnprof.laws.residual import LocalResidual
-from attnprof.laws.steps import CPU_STEP, PACKED_FROM
+from attnprof.law_shapes import columns_of_all
+from attnprof.laws.calibration import Calibration
+from attnprof.laws.steps import PACKED_FROM
 from attnprof.predicted import attention_times, predict_workloads
 from attnprof.workload import Workload
-
-CPU = Hardware(flops_per_s=1e11, bytes_per_s=3e10, cache_bytes=32e6, num_units=1)
-PREFILL = Workload(backend="flash", q_len=512, kv_len=512)
-DECODE = Workload(backend="flash", phase="decode", q_len=1, kv_len=4096, kv_cache="static")
-LAYER = replace(PREFILL, scope="layer", num_layers=2)
-
-
-def calibrated(law: Law, workload: Workload) -> CalibratedLaw:
-    """A law as it is expected before anything is measured."""
-    empty = {name: np.zeros(0) for name in COLUMNS}
-    where = {name: value for name, value in identity_of(vars(workload)) if value}
-    where.pop("phase")
-    return CalibratedLaw(
-        where=where, fitted=fit(law, empty, np.zeros(0), CPU), near_sd=0.02,
-        residual=LocalResidual(np.zeros((0, len(law.axes))), np.zeros(0)),
-        domain=dict.fromkeys(law.axes, (1e-9, 1e15)), errors={},
-    )  # fmt: skip
-
-
-COLUMNS = (
-    "flops", "bytes", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "window",
-    "num_tokens", "num_layers", "num_kernels", "weight_bytes", "few_rows_bytes",
-    "few_rows_reads_bytes", "many_rows_bytes", "rows_bytes", "kv_bytes", "copied_bytes",
-    "attention_s",
-)  # fmt: skip
+from tests.calibrations import DECODE, LAYER, PREFILL, cpu_calibration
 
 
 @pytest.fixture(scope="module")
 def calibration() -> Calibration:
-    laws = {
-        "prefill": calibrated(CPU_PREFILL, PREFILL),
-        "decode": calibrated(CPU_DECODE, DECODE),
-        "step": calibrated(CPU_STEP, LAYER),
-    }
-    return Calibration("here", "a CPU, 1 threads", "attnprof", {}, laws)
+    found = cpu_calibration()
+    laws = {key: law for key, law in found.laws.items() if key != "library"}
+    return replace(found, laws=laws)
 
 
 def mid_s(calibration: Calibration, workload: Workload) -> float:

@@ -1,0 +1,112 @@
+"""Plain torch on this CPU: an estimate by its calibration, and what is refused without one."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnprof.capacity import local_cpu
+from attnprof.capacity.request import EstimateRequest
+from attnprof.errors import UsageError
+from attnprof.estimate import Estimate, estimate
+from attnprof.laws.calibration import Calibration, calibration_text
+from attnprof.models.load import load_model
+from attnprof.predicted import predict_workloads
+from attnprof.workload import Workload
+from tests.calibrations import cpu_calibration
+
+NAME, THREADS = "a CPU", 1
+REQUEST = EstimateRequest(
+    model=load_model("smollm2-135m"), gpu="cpu", engine="torch", dtype="float32", prompt_len=100,
+    output_len=40, users=1,
+)  # fmt: skip
+TOKEN = Workload(
+    backend="flash", phase="decode", q_len=1, kv_len=120, num_q_heads=9, num_kv_heads=3,
+    num_layers=30, kv_cache="contiguous", scope="model", model="smollm2-135m",
+    implementation="transformers",
+)  # fmt: skip
+
+
+@pytest.fixture
+def calibration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Calibration]:
+    """This computer is a CPU that was calibrated."""
+    monkeypatch.setenv("ATTNPROF_PROFILES", str(tmp_path))
+    monkeypatch.setattr(local_cpu, "cpu_name", lambda: NAME)
+    monkeypatch.setattr(local_cpu, "default_threads", lambda: THREADS)
+    found = cpu_calibration("a-cpu-1-thread", f"{NAME}, {THREADS} thread")
+    (tmp_path / "calibrations").mkdir()
+    (tmp_path / "calibrations" / "a-cpu-1-thread.yaml").write_text(calibration_text(found))
+    yield found
+
+
+@pytest.fixture
+def found(calibration: Calibration) -> Estimate:
+    return estimate(REQUEST)
+
+
+def test_a_token_takes_a_step_of_the_law_and_what_generate_adds(
+    found: Estimate, calibration: Calibration
+) -> None:
+    (step,) = predict_workloads(calibration, [TOKEN])
+    assert step.mid_s is not None
+    assert found.tpot_s.mid == pytest.approx(step.mid_s + calibration.overheads["step_s"], rel=1e-3)
+    assert found.tpot_s.low is not None and found.tpot_s.high is not None
+    assert found.tpot_s.low < found.tpot_s.mid < found.tpot_s.high
+
+
+def test_the_prompt_of_a_batch_is_read_at_once(calibration: Calibration) -> None:
+    one, four = (estimate(replace(REQUEST, users=users)) for users in (1, 4))
+    assert one.ttft_loaded_s == one.ttft_s
+    assert four.ttft_s == one.ttft_s
+    assert four.ttft_loaded_s.mid is not None and one.ttft_s.mid is not None
+    assert 3 < four.ttft_loaded_s.mid / one.ttft_s.mid < 5
+
+
+def test_the_estimate_says_that_it_is_calibrated_and_by_what(found: Estimate) -> None:
+    document = found.to_json()
+    assert document["provenance"]["latency.tpot_s.mid"] == "calibrated"
+    assert document["provenance"]["memory_per_gpu.total_bytes"] == "measured"
+    assert document["settings"]["calibration"] == "a-cpu-1-thread"
+    assert any("a-cpu-1-thread" in note for note in document["notes"])
+    assert json.dumps(document)
+
+
+def test_the_sum_by_term_is_the_time_of_a_token(found: Estimate) -> None:
+    assert found.step is not None
+    assert found.step.token_s == pytest.approx(found.tpot_s.mid)
+    assert found.step.prompt_s == pytest.approx(found.ttft_s.mid)
+
+
+def test_limits_are_held_by_a_batch(calibration: Calibration) -> None:
+    tpot_s = estimate(replace(REQUEST, users=8)).tpot_s.mid
+    assert tpot_s is not None
+    found = estimate(replace(REQUEST, users=None, tpot_s=1.01 * tpot_s))
+    assert found.slo is not None
+    assert found.slo.max_batch_size >= 8
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"engine": "vllm"}, "not planned on a CPU"),
+        ({"num_gpus": 2}, "one device"),
+        ({"dtype": "bfloat16"}, "no law of"),
+        ({"calibration": "h100-sxm--vllm"}, "not of this CPU"),
+    ],
+)
+def test_what_the_laws_of_a_cpu_do_not_say_is_refused(
+    calibration: Calibration, change: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        estimate(replace(REQUEST, **change))  # type: ignore[arg-type]
+
+
+def test_without_a_calibration_it_is_said_how_to_make_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ATTNPROF_PROFILES", str(tmp_path))
+    with pytest.raises(UsageError, match="nothing is known of this CPU") as caught:
+        estimate(REQUEST)
+    assert "attnprof calibrate" in (caught.value.fix or "")
