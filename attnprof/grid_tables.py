@@ -75,7 +75,10 @@ def _number(value: float) -> str:
 def _offer_columns(offers: "Sequence[Offer]", asked: Asked) -> list[Column]:
     currency = next((offer.currency for offer in offers if offer.currency), None)
     safe = [Column("safe_batch_size", "Safely", "{:,}".format, "right", 1)]
-    cost = [Column("per_million_output_tokens", f"{currency}/M", "{:.3g}".format, "right")]
+    cost = [
+        Column("per_million_output_tokens", f"{currency}/M", "{:.3g}".format, "right"),
+        Column("per_million_input_tokens", f"{currency}/M in", "{:.3g}".format, "right", 2),
+    ]
     return [
         Column("batch_size", "At once", "{:,}".format, "right"),
         *(safe if asked.limits.are_given else []),

@@ -156,6 +156,20 @@ def test_an_audited_engine_serves_later_estimates(folder: Path) -> None:
     assert mine == pytest.approx(50.55 * 2**30, rel=0.01)
 
 
+def test_several_gpus_are_compared_within_limits_of_latency(folder: Path) -> None:
+    asked = ("estimate", "qwen3-32b", "--gpu", "h100-sxm,l40s,t4", "--gpus", "4")
+    done = attnprof(*asked, "--ttft", "2s", "--tpot", "40ms", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    rows = {row["gpu"]: row for row in json.loads(done.stdout)["rows"]}
+    assert rows["t4"]["verdict"] == "does not fit"
+    best = rows["h100-sxm"]
+    assert best["cheapest"]
+    assert best["num_gpus"] == 4
+    assert 0 < best["safe_batch_size"] < best["batch_size"]
+    assert best["per_million_output_tokens"] > 0
+    assert attnprof(*asked, "--tpot", "1ms").returncode == 1, "none holds it"
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the files of truth lie beside the checkout")
 @pytest.mark.parametrize(
     ("kind", "file"),

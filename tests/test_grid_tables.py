@@ -51,6 +51,9 @@ def test_a_row_is_what_the_estimate_alone_says(asked: Asked) -> None:
         assert row["latency_is"] == alone.provenance["latency.tpot_s"]
         assert row["num_gpus"] == 2
         assert row["per_hour"] == alone.cost["per_hour"]
+        assert alone.cost["per_million_input_tokens"] == pytest.approx(
+            row["per_million_input_tokens"]
+        )
         if alone.slo is None:
             assert row["safe_batch_size"] is None
             assert row["batch_size"] == alone.settings["batch_size"]

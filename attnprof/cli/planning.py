@@ -116,7 +116,10 @@ def estimate(
 ) -> None:
     """Say what a deployment needs, holds and costs, and which resource binds.
 
-    Exit code 1 where it does not fit, or not as many --users, or not within --ttft and --tpot.
+    Lists compare deployments by what they hold, latency, throughput and cost.
+
+    Exit code 1 where it does not fit, or not as many --users, or not within --ttft and --tpot; of
+    a comparison where none is within these.
     """
     from attnprof.planning import EstimateFlags, answer_estimate
 

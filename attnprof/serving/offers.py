@@ -4,6 +4,7 @@ Within limits of latency the largest batch that holds them, without any the larg
 scheduler hold: one row of a comparison of deployments.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +38,7 @@ class Offer:
         batch_size: Sequences at once, by the middles of the intervals.
         safe_batch_size: The same by their upper ends; None where there are no limits.
         num_gpus: What the price is of.
+        input_tokens_per_s: Of prompts that are read one after another.
     """
 
     verdict: str
@@ -47,9 +49,14 @@ class Offer:
     ttft_s: Interval = _NONE
     tpot_s: Interval = _NONE
     output_tokens_per_s: Interval = _NONE
+    input_tokens_per_s: float | None = None
     per_hour: float | None = None
     currency: str | None = None
     provenance: str | None = None
+
+    @property
+    def per_million_input_tokens(self) -> float | None:
+        return per_million(self.per_hour, self.input_tokens_per_s)
 
     @property
     def per_million_output_tokens(self) -> float | None:
@@ -68,6 +75,7 @@ class Offer:
             found[name] = getattr(self, name).to_json()
         return found | {
             "per_hour": self.per_hour,
+            "per_million_input_tokens": self.per_million_input_tokens,
             "per_million_output_tokens": self.per_million_output_tokens,
             "currency": self.currency,
             "latency_is": self.provenance,
@@ -110,6 +118,7 @@ def offer_of(request: EstimateRequest) -> Offer:
         ttft_s=figures.ttft_loaded_s if batch > 1 else figures.ttft_s,
         tpot_s=figures.tpot_s,
         output_tokens_per_s=figures.output_tokens_per_s if batch else _NONE,
+        input_tokens_per_s=prompt * deployment.dp / (figures.ttft_s.mid or math.inf),
         per_hour=None if each is None else each * num_gpus,
         currency=currency,
         provenance=law.provenance,
