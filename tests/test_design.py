@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from attnprof import design, session
+from attnprof.combinations import problem
 from attnprof.errors import UsageError
 from attnprof.fit_laws import RunFit, fit_runs
-from attnprof.theory.summary import call_bytes, call_flops
+from attnprof.grid import USUAL, expand
+from attnprof.law_shapes import PHASES
+from attnprof.laws.steps import PACKED_FROM
+from attnprof.theory.summary import call_bytes, call_flops, theory_weight_bytes
 from attnprof.workload import Workload
 from tests.command import attnprof
 
@@ -63,7 +67,7 @@ def test_what_was_not_measured_is_foretold(found: RunFit) -> None:
         flops = [call_flops(option) for option in alike]
         moved = [call_bytes(option) for option in alike]
         truth = [30e-6 + f / 4e11 + b / 7e10 for f, b in zip(flops, moved, strict=True)]
-        from attnprof.fit_laws import columns_of
+        from attnprof.law_shapes import columns_of
 
         records = [
             {**vars(option), "flops": f, "bytes_moved": b}
@@ -121,7 +125,7 @@ def test_the_first_points_show_every_regime(kernel: Workload) -> None:
 def test_a_small_time_leaves_the_fewest_points_of_each_law() -> None:
     options = design.candidates([PREFILL, DECODE], LIMITS)
     points = design.first_points(options, LIMITS, lambda one: 10.0, 1.0)
-    for phase in design.PHASES:
+    for phase in PHASES:
         alike = [one for one in points if one.phase == phase]
         assert len(alike) == design.FEWEST_POINTS
 
@@ -185,3 +189,34 @@ def test_calibrate_keeps_the_law_under_the_name_of_the_device(
     assert "synthetic" in shown.stdout
     law = attnprof("show", "calibrations", "synthetic", "--format", "csv")
     assert "decode.flash.float32.causal" in law.stdout
+
+
+CPU_LIMITS = replace(LIMITS, device_kind="cpu")
+
+
+def test_of_a_cpu_layers_and_models_are_designed_too() -> None:
+    grid = expand("for-fit", design.axes_of({}, "cpu"), {}, ("flash",), USUAL)
+    options = design.candidates(design.kernels_of(grid.workloads), CPU_LIMITS)
+    points = design.first_points(options, CPU_LIMITS, lambda one: 1.0, 1e6)
+    steps = [one for one in points if one.scope != "op"]
+    plain = [one for one in steps if one.implementation == "plain"]
+    assert len(plain) == design.FIRST_STEPS
+    assert {one.scope for one in plain} == {"layer", "model"}
+    assert {one.phase for one in plain} == {"prefill", "decode"}
+    rows = {one.batch_size for one in plain if one.phase == "decode"}
+    assert min(rows) < PACKED_FROM <= max(rows)
+    assert all(problem(one) is None for one in steps)
+    weights = [theory_weight_bytes(one) for one in plain]
+    assert min(weights) < CPU_LIMITS.cache_bytes < max(weights)
+
+
+def test_typed_heads_or_scopes_leave_layers_and_models_out() -> None:
+    for typed in ({"num_q_heads": 8}, {"scope": "op"}):
+        groups = design.axes_of(typed, "cpu")
+        assert all("model" not in axes and "scope" not in axes for axes in groups.values())
+
+
+def test_weights_take_time_before_anything_is_measured() -> None:
+    layer = Workload(backend="flash", scope="layer", q_len=16, kv_len=16)
+    assert design.set_up_s(PREFILL) == 0
+    assert design.set_up_s(replace(layer, num_layers=8)) == 8 * design.set_up_s(layer) > 0

@@ -11,7 +11,7 @@ from attnprof.capacity import local_cpu
 from attnprof.capacity.request import EstimateRequest
 from attnprof.errors import UsageError
 from attnprof.estimate import Estimate, estimate
-from attnprof.laws.calibration import Calibration, calibration_text
+from attnprof.laws.calibration import Calibration, calibration_text, read_calibration
 from attnprof.models.load import load_model
 from attnprof.predicted import predict_workloads
 from attnprof.workload import Workload
@@ -52,8 +52,24 @@ def test_a_token_takes_a_step_of_the_law_and_what_generate_adds(
     (step,) = predict_workloads(calibration, [TOKEN])
     assert step.mid_s is not None
     assert found.tpot_s.mid == pytest.approx(step.mid_s + calibration.overheads["step_s"], rel=1e-3)
-    assert found.tpot_s.low is not None and found.tpot_s.high is not None
-    assert found.tpot_s.low < found.tpot_s.mid < found.tpot_s.high
+    low, mid, high = found.tpot_s.low, found.tpot_s.mid, found.tpot_s.high
+    assert low is not None and mid is not None and high is not None
+    assert low < mid < high
+
+
+def test_overheads_come_back_from_the_file(calibration: Calibration, tmp_path: Path) -> None:
+    kept = read_calibration(tmp_path / "calibrations" / "a-cpu-1-thread.yaml")
+    assert kept.overheads == calibration.overheads
+
+
+@pytest.mark.parametrize("line", ["first_s: -1.0", "first_s: .inf", "first_s: soon", "more_s: 1.0"])
+def test_overheads_of_no_sense_are_refused(
+    calibration: Calibration, tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "calibrations" / "a-cpu-1-thread.yaml"
+    path.write_text(path.read_text().replace("first_s: 0.002", line))
+    with pytest.raises(UsageError, match="overheads"):
+        read_calibration(path)
 
 
 def test_the_prompt_of_a_batch_is_read_at_once(calibration: Calibration) -> None:
