@@ -145,24 +145,25 @@ class PerfValidation:
         rows = sorted(self.rows, key=lambda row: (row.figure, row.kind, -abs(row.error)))
         return Table(
             name="serving_perf",
-            title=f"{len(rows)} figures of published serving results",
+            title=f"{units.counted(len(rows), 'figure')} of published serving results",
             columns=(
                 Column("id", "Line"),
-                Column("model", "Model"),
-                Column("gpu", "GPU"),
-                Column("engine", "Engine"),
-                Column("kind", "Load", priority=1),
-                Column("figure", "Figure"),
+                Column("model", "Model", priority=1),
+                Column("gpu", "GPU", priority=1),
+                Column("engine", "Engine", priority=1),
+                Column("kind", "Load", _load_words, priority=1),
+                Column("figure", "Figure", _figure_words),
                 Column("shown_predicted", "Predicted", align="right"),
-                Column("shown_low", "Low", align="right", priority=1),
-                Column("shown_high", "High", align="right", priority=1),
+                Column("shown_low", "Low", align="right", priority=2),
+                Column("shown_high", "High", align="right", priority=2),
                 Column("shown_measured", "Measured", align="right"),
                 Column("error", "Error", "{:+.0%}".format, "right"),
-                Column("flags", "Spoken against by", priority=2),
+                Column("flags", "Spoken against by", priority=3),
             ),
             rows=tuple(_shown(row) for row in rows),
             notes=tuple(
-                f"Not predicted: {count} lines, {why}." for why, count in self.reasons().items()
+                f"Not predicted: {units.counted(count, 'line')}, {why}."
+                for why, count in self.reasons().items()
             ),
             alarming=lambda row: not row["flags"] and abs(row["error"]) > P90_GOAL,
         )
@@ -170,25 +171,29 @@ class PerfValidation:
     def _strata_table(self) -> Table:
         goal = self.goal()
         rows = ([goal] if goal else []) + self.strata()
-        notes = [f"Not predicted: {count} lines, {why}." for why, count in self.reasons().items()]
+        notes = [
+            f"Not predicted: {units.counted(count, 'line')}, {why}."
+            for why, count in self.reasons().items()
+        ]
         if goal:
             notes.append(
                 f"Goal of TPOT, median {MEDIAN_GOAL:.0%} and 90 % below {P90_GOAL:.0%}: "
                 + ("met." if goal["met"] else "not met.")
             )
         notes.append(
+            "split: prompts are read by workers of their own. "
             "ttft_idle is that of a lone request, ttft_loaded the mean while others are served."
         )
         return Table(
             name="serving_perf_errors",
-            title="Errors by figure, load and what",
+            title="Errors by figure, load and what: the median, and what 90 % are below",
             columns=(
-                Column("figure", "Figure"),
-                Column("kind", "Load"),
-                Column("of", "Of"),
-                Column("num_rows", "Number", str, "right"),
-                Column("median_error", "Median error", units.percent, "right"),
-                Column("p90_error", "90 % below", units.percent, "right"),
+                Column("figure", "Figure", _figure_words),
+                Column("kind", "Load", _load_words),
+                Column("of", "Of", wraps=True),
+                Column("num_rows", "Lines", str, "right"),
+                Column("median_error", "Median", units.percent, "right"),
+                Column("p90_error", "90 %", units.percent, "right"),
                 Column("bias", "Median, signed", "{:+.0%}".format, "right", 1),
                 Column("share_within", "Within interval", units.percent, "right", 1),
             ),
@@ -205,6 +210,21 @@ _SPLITS = (
     ("", lambda row: "calibrated" if row.is_calibrated else "assumed"),
     ("", lambda row: "flagged" if row.flags else "unflagged"),
 )
+
+
+def _figure_words(figure: str) -> str:
+    return "output" if figure == OUTPUT else figure
+
+
+def _load_words(kind: str) -> str:
+    """A load as a narrow table has room for it.
+
+    >>> _load_words("aggregated closed_loop"), _load_words("disaggregated poisson")
+    ('closed loop', 'poisson, split')
+    """
+    topology, _, arrival = kind.partition(" ")
+    split = ", split" if topology == "disaggregated" else ""
+    return arrival.replace("_", " ") + split
 
 
 def _shown(row: PerfRow) -> dict[str, Any]:

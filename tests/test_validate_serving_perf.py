@@ -1,5 +1,6 @@
 """Serving results: every line is predicted or says why not; the open ones within the goal."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.render import terminal_text
 from attnprof.serving.record import described, engine_called, gpu_called
 from attnprof.validate_serving_perf import FLAGS, PerfValidation, validate_serving_perf
 
@@ -162,3 +164,13 @@ def test_parallelism_is_read_as_each_set_writes_it() -> None:
              "decode_attention_dp": 8, "decode_moe_ep": 8, "prefill_tp": 8}  # fmt: skip
     written = described({**moe, "tp": None, "num_gpus": 24, "topology": split})
     assert (written.deployment.dp, written.load.concurrency) == (8, 8.0)
+
+
+def test_narrow_tables_keep_the_errors(tmp_path: Path) -> None:
+    split = {**LINE, "topology": {"prefill_workers": 1, "decode_workers": 1, "gpus_per_worker": 1}}
+    lines, errors = _validated(tmp_path, LINE, split).tables()
+    shown = terminal_text(lines, io.StringIO(), width=80).splitlines()
+    assert all(heading in shown[1] for heading in ("Figure", "Predicted", "Measured", "Error"))
+    shown = terminal_text(errors, io.StringIO(), width=80).splitlines()
+    assert all(heading in shown[1] for heading in ("Load", "Of", "Lines", "Median", "90 %"))
+    assert any("closed loop, split" in line for line in shown)
