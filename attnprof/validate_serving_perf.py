@@ -18,7 +18,7 @@ from attnprof.json_lines import read_json_lines
 from attnprof.render import Column, Table
 from attnprof.serving.coefficients import INTERVAL_SDS, StepProfile, step_profile
 from attnprof.serving.load import Served, at_rate, batch_latency_s, serve
-from attnprof.serving.own import own_kernels
+from attnprof.serving.own import OwnKernels, own_kernels
 from attnprof.serving.record import Described, described, most_at_once
 from attnprof.serving.step import StepModel
 
@@ -98,10 +98,14 @@ class PerfRow:
 
 @dataclass(frozen=True)
 class PerfValidation:
-    """All figures, and the lines of which nothing could be predicted."""
+    """All figures, and the lines of which nothing could be predicted.
+
+    ``notes`` say which of the user's own calibrations predictions follow.
+    """
 
     rows: tuple[PerfRow, ...]
     skipped: tuple[tuple[str, str, str], ...]
+    notes: tuple[str, ...] = ()
 
     def strata(self) -> list[dict[str, Any]]:
         """Errors by figure and kind, whole and by set, GPU, engine, calibration and flags."""
@@ -135,6 +139,7 @@ class PerfValidation:
             "skipped": [{"id": one, "set": of, "why": why} for one, of, why in self.skipped],
             "strata": self.strata(),
             "goal": self.goal(),
+            "notes": list(self.notes),
         }
 
     def tables(self) -> list[Table]:
@@ -175,6 +180,7 @@ class PerfValidation:
             f"Not predicted: {units.counted(count, 'line')}, {why}."
             for why, count in self.reasons().items()
         ]
+        notes += self.notes
         if goal:
             notes.append(
                 f"Goal of TPOT, median {MEDIAN_GOAL:.0%} and 90 % below {P90_GOAL:.0%}: "
@@ -272,12 +278,13 @@ def validate_serving_perf(path: Path) -> PerfValidation:
     profile = step_profile()
     rows: list[PerfRow] = []
     skipped: list[tuple[str, str, str]] = []
+    own: dict[str, OwnKernels] = {}
     for number, line in read_json_lines(path, "serving result"):
         _check(line, f"{path}, line {number}")
         name, of = str(line["id"]), str(line.get("set", ""))
         try:
             case = described(line)
-            found = list(_figures(line, case, profile))
+            found = list(_figures(line, case, profile, own))
         except UsageError as error:
             skipped.append((name, of, error.problem))
             continue
@@ -289,7 +296,7 @@ def validate_serving_perf(path: Path) -> PerfValidation:
         rows += found
     if not rows and not skipped:
         raise UsageError(f"{path} holds no serving result", "give a JSON Lines file of them")
-    validation = PerfValidation(tuple(rows), tuple(skipped))
+    validation = PerfValidation(tuple(rows), tuple(skipped), tuple(_own_words(own)))
     if not rows:
         counts = validation.reasons().most_common()
         reasons = "; ".join(f"{why} ({count:,})" for why, count in counts)
@@ -317,12 +324,29 @@ def _check(line: Mapping[str, Any], where: str) -> None:
         raise UsageError(f"{where}: flags is {line['flags']!r:.80}", "write a list")
 
 
-def _figures(line: Mapping[str, Any], case: Described, profile: StepProfile) -> Iterable[PerfRow]:
-    """The figures of a line that are both measured and predicted."""
+def _own_words(own: Mapping[str, OwnKernels]) -> list[str]:
+    words = [
+        f"Kernels of {gpu} follow the calibration {' and '.join(kernels.names)}."
+        for gpu, kernels in own.items()
+        if kernels.names
+    ]
+    return words + sorted({note for kernels in own.values() for note in kernels.notes})
+
+
+def _figures(
+    line: Mapping[str, Any], case: Described, profile: StepProfile, own_of: dict[str, OwnKernels]
+) -> Iterable[PerfRow]:
+    """The figures of a line that are both measured and predicted.
+
+    Args:
+        own_of: What the user's own calibrations say of each GPU, kept for the next line.
+    """
     arrival = str(line["workload"].get("arrival", "closed_loop"))
     gpu = case.deployment.gpu
     assert gpu is not None
-    own = own_kernels(gpu)
+    if gpu.name not in own_of:
+        own_of[gpu.name] = own_kernels(gpu)
+    own = own_of[gpu.name]
     model = StepModel(case.deployment, profile.values_on(gpu.name, own))
     had = profile.provenance(case.deployment, own)
     flags = [str(flag) for flag in line.get("flags") or ()]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.profiles import profile_dir
 from attnprof.render import terminal_text
 from attnprof.serving.record import described, engine_called, gpu_called
 from attnprof.validate_serving_perf import FLAGS, PerfValidation, validate_serving_perf
@@ -174,3 +175,19 @@ def test_narrow_tables_keep_the_errors(tmp_path: Path) -> None:
     shown = terminal_text(errors, io.StringIO(), width=80).splitlines()
     assert all(heading in shown[1] for heading in ("Load", "Of", "Lines", "Median", "90 %"))
     assert any("closed loop, split" in line for line in shown)
+
+
+def test_own_calibrations_that_predictions_follow_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "calibrations"
+    folder.mkdir()
+    monkeypatch.setenv("ATTNPROF_PROFILES", str(tmp_path))
+    assert _validated(tmp_path, LINE).notes == ()
+    shipped = (profile_dir("calibrations") / "h100-sxm--vllm.yaml").read_text(encoding="utf-8")
+    mine = shipped.replace("name: 'h100-sxm--vllm'", "name: 'mine'")
+    (folder / "mine.yaml").write_text(mine, encoding="utf-8")
+    found = _validated(tmp_path, LINE, LINE)
+    assert found.notes[0] == "Kernels of h100-sxm follow the calibration mine."
+    assert found.notes[0] in found.tables()[-1].notes
+    assert found.to_json()["notes"] == list(found.notes)
