@@ -8,6 +8,7 @@ import numpy as np
 
 from attnprof.laws.base import Floats
 from attnprof.laws.steps import PACKED_FROM
+from attnprof.models.load import load_model
 from attnprof.models.spec import ModelSpec
 from attnprof.theory.kv_cache import cached_bytes
 from attnprof.theory.steps import StepWork, work_of_step
