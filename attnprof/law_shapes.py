@@ -123,8 +123,11 @@ def step_columns(
         attention_s: Of one call of attention alone, over all its layers, by its own law.
         spec: Of the model of all; read by its name where left out.
     """
+    names = {one.model for one in workloads if one.model is not None}
+    specs = {name: spec or load_model(name) for name in names}
     rows = [
-        _step_row(workload, work_of_step(workload, spec), attention_s) for workload in workloads
+        _step_row(one, work_of_step(one, specs.get(one.model or "")), attention_s)
+        for one in workloads
     ]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
