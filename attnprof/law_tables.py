@@ -20,7 +20,7 @@ def calibrations_table(calibrations: "Sequence[Calibration]") -> Table:
     """Every calibration in a line."""
     return Table(
         name="calibrations",
-        title=f"{len(calibrations)} calibrations",
+        title=units.counted(len(calibrations), "calibration"),
         columns=(
             Column("name", "Name"),
             Column("device", "Device"),

@@ -18,7 +18,7 @@ def models_table(models: Sequence[ModelSpec]) -> Table:
     """Every model in a line: size, kind of cache, bytes a token."""
     return Table(
         name="models",
-        title=f"{len(models)} models",
+        title=units.counted(len(models), "model"),
         columns=(
             Column("name", "Name"),
             Column("num_params", "Parameters", _count, "right"),

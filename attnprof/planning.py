@@ -9,7 +9,7 @@ from attnprof.capacity.request import EstimateRequest
 from attnprof.errors import UsageError
 from attnprof.models.load import load_model
 from attnprof.render import Table
-from attnprof.units import parse_seconds, parse_tokens, plain_number
+from attnprof.units import counted, parse_seconds, parse_tokens, plain_number
 
 if TYPE_CHECKING:
     from attnprof.fit_laws import RunFit
@@ -269,7 +269,8 @@ def _kept_fit(found: "RunFit", path: Path) -> tuple[Answer, str]:
     words = f"wrote {path}"
     if missed:
         words += (
-            f"\n{len(missed)} of {len(found.groups)} laws do not hold on what was held out: "
+            f"\n{len(missed)} of {counted(len(found.groups), 'law')} "
+            f"{'does' if len(missed) == 1 else 'do'} not hold on what was held out: "
             f"{', '.join(missed)}; measure more (a larger --budget) on a quieter machine"
         )
     return Answer(tables, document, is_yes=not missed), words

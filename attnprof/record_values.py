@@ -197,9 +197,11 @@ def record_misfit(record: Mapping[str, Any]) -> str | None:
     """
     if record.get("format", FORMAT) != FORMAT:
         return f"format is {record['format']!r}, this version reads {FORMAT}"
-    found = misfit(record, _KeptRecord)
-    if found is not None:
-        return found
+    return misfit(record, _KeptRecord) or values_misfit(record)
+
+
+def values_misfit(record: Mapping[str, Any]) -> str | None:
+    """The same of a record whose values are all of the kind that they should be."""
     kind = record.get("kind")
     for key, value in record.items():
         found = None if value is None else _misfit(key, value, kind)

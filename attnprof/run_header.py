@@ -4,6 +4,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from attnprof.units import counted
+
 Header = Mapping[str, Any]
 _Record = TypeVar("_Record", bound=Mapping[str, Any])
 
@@ -35,7 +37,7 @@ def device_words(name: str, kind: str | None, threads: int | None) -> str:
     >>> device_words("AMD EPYC", "cpu", 2)
     'AMD EPYC, 2 threads'
     """
-    return f"{name}, {threads} threads" if kind == "cpu" and threads else name
+    return f"{name}, {counted(threads, 'thread')}" if kind == "cpu" and threads else name
 
 
 def calibrated_device(header: Header) -> str:

@@ -44,7 +44,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
         elif any(record.get("median_s") is not None for record in kept):
             runs.append(replace(run, records=kept))
             twins = counted(len(run.records) - len(kept), "record")
-            words.append(f"{twins} of {path} are in {', '.join(found_in)} too: used once")
+            words.append(f"{path}: {twins} also in {', '.join(found_in)}, used once")
         else:
             words.append(f"{path} measured nothing that is not in {', '.join(found_in)}: left out")
     return runs, words

@@ -156,7 +156,10 @@ class KernelValidation:
             ),
             rows=tuple(_kernel_row(group, outcome) for group, outcome in self.judged),
             notes=(
-                *(f"Left out: {num} rows, {why}." for why, num in self.left_out.items()),
+                *(
+                    f"Left out: {units.counted(num, 'row')}, {why}."
+                    for why, num in self.left_out.items()
+                ),
                 *self.words,
             ),
         )
@@ -301,7 +304,9 @@ def validate_kernels(
     judged += judge_transfers(found.groups)
     num_rows = sum(len(table.latency_s) for table in tables)
     if not judged:
-        reasons = "; ".join(f"{num} rows: {reason}" for reason, num in found.left_out.items())
+        reasons = "; ".join(
+            f"{units.counted(num, 'row')}: {reason}" for reason, num in found.left_out.items()
+        )
         raise UsageError(
             f"nothing of {', '.join(str(path) for path in paths)} can be judged. {reasons}",
             f"give {LEAST_ROWS} rows or more of a kernel, each of one GPU, dtype and head width",

@@ -63,7 +63,7 @@ def test_of_a_run_that_holds_some_records_of_another_the_rest_is_used(
     runs, words = read_runs([run, other])
     assert runs[0] == read_run(run)
     assert runs[1].records == read_run(other).records[5:]
-    assert words == [f"5 records of {other} are in {run} too: used once"]
+    assert words == [f"{other}: 5 records also in {run}, used once"]
 
 
 def test_the_same_workloads_measured_again_are_other_records(run: Path, tmp_path: Path) -> None:

@@ -7,18 +7,20 @@ from typing import Annotated
 import typer
 
 from attnprof.cli.app import EXIT_NO, Format, app, give, say
+from attnprof.errors import UsageError
 from attnprof.render import OutputFormat
 
 
 @app.command("show")
 def show_command(
     kind: Annotated[
-        str,
+        str | None,
         typer.Argument(
+            metavar="KIND",
             help="models, gpus, engines, backends, sweeps, axes, variants, positions, caches, "
-            "calibrations."
+            "calibrations.",
         ),
-    ],
+    ] = None,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -35,9 +37,11 @@ def show_command(
 ) -> None:
     """List what there is of a kind, or explain one by name; draw who sees whom in a variant."""
     from attnprof.render import show
-    from attnprof.shelf import shelf_tables
+    from attnprof.shelf import KINDS, shelf_tables
     from attnprof.units import parse_tokens
 
+    if kind is None:
+        raise UsageError("show what?", f"write attnprof show KIND, one of: {', '.join(KINDS)}")
     typed = {
         "q_len": q_len, "kv_len": kv_len, "window_len": window_len, "prefix_len": prefix_len,
         "document_len": document_len, "sink_len": sink_len,
@@ -263,8 +267,9 @@ def import_command(
     from attnprof.importing import import_sources
     from attnprof.imports.parts import Asked
     from attnprof.planning import Answer
+    from attnprof.units import counted
 
     asked = Asked(device, licence, source_version, tuple(ignore or ()))
     found = import_sources(sources, output, form, asked, ["attnprof", *sys.argv[1:]])
     give(Answer(found.tables, found.document), output_format)
-    say(f"{found.num_records:,} records in {found.run_dir}")
+    say(f"{counted(found.num_records, 'record')} in {found.run_dir}")

@@ -10,6 +10,7 @@ from attnprof.errors import UsageError, nearest
 from attnprof.imports import aiconfigurator, llama_bench, own_csv, tables, vidur
 from attnprof.imports.parts import Asked, Origin, Part
 from attnprof.imports.text import read_head, read_text
+from attnprof.record_values import values_misfit
 from attnprof.records import RECORDS_FILE, RUN_FILE
 
 READERS: Mapping[str, Callable[[Path, Asked], Part]] = {
@@ -77,6 +78,7 @@ def read_sources(paths: Sequence[Path], form: str | None, asked: Asked) -> list[
         read = _of_folder if path.is_dir() else _file
         for file in _files_in(path) if path.is_dir() else [path]:
             part = read(file, form, asked)
+            _check(part)
             same = alike.setdefault(_digest(file), []) if part.records else []
             twin = next((one for one in same if one.records == part.records), None)
             if twin is None:
@@ -107,6 +109,16 @@ def _file(path: Path, form: str | None, asked: Asked) -> Part:
         read_text(path)  # says what is wrong with it where it cannot be read at all
         raise UsageError(f"{path} is in no format that is known", _known_words())
     return READERS[found](path, asked)
+
+
+def _check(part: Part) -> None:
+    """Refuse what no run may hold: sizes and times beyond all measure."""
+    for record in part.records:
+        wrong = values_misfit(record)
+        if wrong is not None:
+            raise UsageError(
+                f"{part.path}: {record['workload_id']}: {wrong}", "correct it, or leave it out"
+            )
 
 
 def _digest(path: Path) -> bytes:

@@ -13,6 +13,7 @@ from attnprof.laws.foreign import FAMILIES, Family, ForeignTable
 from attnprof.laws.groups import Group, sort_tables
 from attnprof.laws.holdouts import FORM, judge, least_rows
 from attnprof.records import Run
+from attnprof.units import counted
 
 # Types by the names that laws have for them; of the others no law is known.
 _NAMES = {
@@ -57,11 +58,13 @@ def fit_foreign(runs: Sequence[Run], name: str | None = None) -> RunFit:
             "import each GPU and engine by itself, and fit them one by one",
         )
     found = sort_tables(tables)
-    notes += [f"{count} rows: {why}" for why, count in found.left_out.items()]
+    notes += [f"{counted(count, 'row')}: {why}" for why, count in found.left_out.items()]
     groups = []
     for key, group in sorted(by_key(found.groups).items()):
         if len(group.latency_s) < least_rows(group):
-            notes.append(f"{key}: {len(group.latency_s)} rows, a law needs {least_rows(group)}")
+            notes.append(
+                f"{key}: {counted(len(group.latency_s), 'row')}, a law needs {least_rows(group)}"
+            )
             continue
         groups.append(_fitted(key, group))
     if not groups:
@@ -113,7 +116,7 @@ def tables_of(
             left_out[why] = left_out.get(why, 0) + 1
     families = {one.name: one for one in FAMILIES}
     tables = [_table(families[kind], mine, run) for kind, mine in kept.items()]
-    return tables, [f"{count} records: {why}" for why, count in left_out.items()]
+    return tables, [f"{counted(count, 'record')}: {why}" for why, count in left_out.items()]
 
 
 def _why_none(record: Mapping[str, Any]) -> str | None:

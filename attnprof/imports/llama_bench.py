@@ -18,7 +18,7 @@ from attnprof.imports.foreign_records import Measured, dtype_words, model_record
 from attnprof.imports.parts import Asked, Origin, Part, found_gpu
 from attnprof.imports.text import csv_rows, number_of, read_text
 from attnprof.render import plain
-from attnprof.units import plain_number
+from attnprof.units import counted, plain_number
 
 FORM = "llama-bench"
 _REPOSITORY = "ggml-org/llama.cpp"
@@ -164,7 +164,8 @@ def _record(entry: Mapping[str, Any], where: str, part: Part, asked: Asked) -> d
         speed = _number(entry, "avg_ts", where, 1e-9)
         if abs(speed * mean_s / num_tokens - 1) > _LARGEST_DISAGREEMENT:
             raise UsageError(
-                f"{where}: {num_tokens} tokens in {mean_s:.3g} s are not {speed:.4g} a second",
+                f"{where}: {counted(num_tokens, 'token')} in {mean_s:.3g} s are not {speed:.4g} "
+                "a second",
                 "avg_ns is in nanoseconds, avg_ts in tokens a second",
             )
     samples = entry.get("samples_ns") or []
@@ -273,7 +274,7 @@ def _markdown(path: Path, text: str, asked: Asked) -> Iterator[tuple[str, Mappin
         where = f"{path}, line {number}"
         if len(cells) != len(header):
             raise UsageError(
-                f"{where}: {len(cells)} values under {len(header)} columns",
+                f"{where}: {counted(len(cells), 'value')} under {counted(len(header), 'column')}",
                 "give the table as llama-bench printed it",
             )
         yield where, {**common, **_markdown_row(dict(zip(header, cells, strict=True)), where)}

@@ -8,6 +8,7 @@ from typing import Any
 
 from attnprof.errors import UsageError
 from attnprof.gpus import Gpu, gpu_named
+from attnprof.units import counted
 
 TOO_FAST = 1.1  # times the peak that no kernel passes, the margin of a data sheet's clock included
 TOLD_S = 1e-6  # at the peak: the least work that tells a unit
@@ -132,8 +133,8 @@ def check_units(part: Part, unit: str) -> None:
     fix = f"give times in {unit}, and check the device"
     if 2 * num_fast > num_told:
         raise UsageError(
-            f"{part.path}: {num_fast} of {num_told} calls would run at over {TOO_FAST} times the "
-            f"peak of {', '.join(gpus)}",
+            f"{part.path}: {num_fast} of {counted(num_told, 'call')} would run at over "
+            f"{TOO_FAST} times the peak of {', '.join(gpus)}",
             fix,
         )
     if 0 < best < TOO_SLOW:

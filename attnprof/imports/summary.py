@@ -101,7 +101,10 @@ def files_table(sources: Sequence[Mapping[str, Any]]) -> Table:
         {
             **one,
             "left_out": "; ".join(
-                [f"{count:,} rows: {why}" for why, count in (one.get("skipped") or {}).items()]
+                [
+                    f"{units.counted(count, 'row')}: {why}"
+                    for why, count in (one.get("skipped") or {}).items()
+                ]
                 + ([one["reason"]] if one.get("reason") else [])
             )
             or None,
@@ -137,8 +140,8 @@ def _gathered(sources: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any
         if len(alike) <= MOST_NAMED:
             yield from alike
         else:
-            yield {**alike[0], "file": f"{len(alike):,} files, such as {alike[0]['file']}",
-                   "source": None}  # fmt: skip
+            many = f"{units.counted(len(alike), 'file')}, such as {alike[0]['file']}"
+            yield {**alike[0], "file": many, "source": None}
 
 
 def foreign_tables(header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> list[Table]:
@@ -161,8 +164,8 @@ def report_md(
     """The report of an imported run: what there is, whose it is, and what it cannot show."""
     parts = [
         f"# Imported measurements of {markdown_escaped(name)}\n",
-        f"{len(records):,} records, imported {markdown_escaped(str(header.get('started')))}. "
-        "Nothing was measured here.\n",
+        f"{units.counted(len(records), 'record')}, imported "
+        f"{markdown_escaped(str(header.get('started')))}. Nothing was measured here.\n",
         "## What cannot be shown\n",
         "".join(f"- {markdown_escaped(said)}\n" for said in NOT_SHOWN),
         "## How it was imported\n",

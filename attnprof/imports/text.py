@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from attnprof.errors import UsageError, nearest
 from attnprof.render import plain
-from attnprof.units import LARGEST_COUNT, plain_number
+from attnprof.units import LARGEST_COUNT, counted, plain_number
 
 MAX_TEXT_BYTES = 512 * 1024**2
 LARGEST_FLOAT = sys.float_info.max
@@ -199,7 +199,8 @@ def csv_rows(path: Path, text: str, ignored: Iterable[str] = ()) -> Rows:
     for number, row in enumerate(lines[1:], start=2):
         if len(row) != len(header):
             raise UsageError(
-                f"{path}, line {number}: {len(row)} values under {len(header)} columns",
+                f"{path}, line {number}: {counted(len(row), 'value')} under "
+                f"{counted(len(header), 'column')}",
                 "fetch it again, or give every column a value",
             )
     columns = dict(zip(header, zip(*lines[1:], strict=True), strict=True))

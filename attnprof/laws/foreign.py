@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from attnprof.errors import UsageError, nearest
 from attnprof.laws.base import Floats
-from attnprof.units import LARGEST_COUNT, plain_number
+from attnprof.units import LARGEST_COUNT, counted, plain_number
 
 MAX_TABLE_BYTES = 512 * 1024**2
 DTYPE_BYTES: Mapping[str, float] = {
@@ -111,7 +111,8 @@ def read_table(path: Path) -> ForeignTable:
     for number, row in enumerate(lines, start=2):
         if len(row) != len(header):
             raise UsageError(
-                f"{path}, line {number}: {len(row)} values under {len(header)} columns",
+                f"{path}, line {number}: {counted(len(row), 'value')} under "
+                f"{counted(len(header), 'column')}",
                 "give every column a value",
             )
     by_name = dict(zip(header, zip(*lines, strict=True), strict=True))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from attnprof.errors import UsageError
 from attnprof.logs.lines import clean_lines
 from attnprof.logs.patterns import ENGINES, GPU, SIGNATURES, Combine
+from attnprof.units import counted
 
 MAX_ALIKE = 1024
 _DIGITS = re.compile(r"\d+")
@@ -93,7 +94,7 @@ def _engine_of(lines: list[str]) -> str:
         votes["ollama"] += votes["llama-cpp"]
     if not votes:
         raise UsageError(
-            f"none of {len(lines)} lines is from an engine that is known here",
+            f"none of {counted(len(lines), 'line')} is from an engine that is known here",
             "give the start-up log of vLLM, SGLang, TensorRT-LLM, llama.cpp or Ollama",
         )
     return votes.most_common(1)[0][0]

@@ -239,6 +239,20 @@ def test_what_is_not_understood_is_refused_by_file_and_line(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"batch_size": 2**41}, "batch_size is 2199023255552, more"),
+        ({"latency": 1e12}, "median_s is"),
+    ],
+)
+def test_a_size_that_no_run_may_hold_is_refused(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"a\.csv: .*{words}"):
+        imported(table(tmp_path / "a.csv", DECODE | change), to=tmp_path / "run")
+
+
 def test_a_column_may_be_ignored_and_a_device_named_by_the_user(tmp_path: Path) -> None:
     odd = {**CONTEXT, "device": "Engineering sample", "note": "x"}
     asked = Asked(device="h100", ignored=("note",), version="095f58a", licence="mine")
