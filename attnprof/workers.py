@@ -21,7 +21,8 @@ import attnprof
 from attnprof import errors as attnprof_errors
 from attnprof.devices.environment import default_threads, worker_environment
 from attnprof.errors import AttnprofError, CannotMeasureError
-from attnprof.worker import MAX_PACKET_BYTES, read_message, write_message
+from attnprof.interpreters import Interpreter
+from attnprof.worker import MAX_PACKET_BYTES, PROTOCOL, read_message, write_message
 
 POLL_S = 0.2  # how soon a wish to stop is heard
 START_TIMEOUT_S = 300.0  # torch is slow to load from a cold disk
@@ -276,7 +277,12 @@ def _last_words(printed: str) -> str:
 class ForkServer:
     """A process that has loaded the libraries and run nothing, from which workers are forked."""
 
-    def __init__(self, environment: dict[str, str], modules: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        environment: dict[str, str],
+        modules: tuple[str, ...],
+        interpreter: Interpreter | None = None,
+    ) -> None:
         self._ended: dict[int, int] = {}
         self._hung_up = False
         self._changed = threading.Condition()
@@ -287,6 +293,7 @@ class ForkServer:
             self._popen = _start(
                 ["serve", str(os.getpid()), str(theirs.fileno()), *modules],
                 environment,
+                interpreter,
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -376,19 +383,29 @@ class ForkServer:
 
 
 def spawn_worker(
-    environment: dict[str, str], should_stop: Callable[[], bool] = lambda: False
+    environment: dict[str, str],
+    should_stop: Callable[[], bool] = lambda: False,
+    interpreter: Interpreter | None = None,
 ) -> Worker:
-    """A worker in an interpreter of its own."""
-    return worker_from(["work", str(os.getpid())], environment, should_stop)
+    """A worker that starts from nothing, in another Python where one is named."""
+    return worker_from(["work", str(os.getpid())], environment, should_stop, interpreter)
 
 
 def worker_from(
-    arguments: list[str], environment: dict[str, str], should_stop: Callable[[], bool]
+    arguments: list[str],
+    environment: dict[str, str],
+    should_stop: Callable[[], bool],
+    interpreter: Interpreter | None = None,
 ) -> Worker:
     """A worker that a command of its own starts, its streams its channel."""
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - the worker closes it
     popen = _start(
-        arguments, environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        arguments,
+        environment,
+        interpreter,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
     )
     assert popen.stdin is not None and popen.stdout is not None
     return Worker(
@@ -401,9 +418,20 @@ def worker_from(
 
 
 def _start(
-    arguments: list[str], environment: dict[str, str], **streams: Any
+    arguments: list[str],
+    environment: dict[str, str],
+    interpreter: Interpreter | None = None,
+    **streams: Any,
 ) -> "subprocess.Popen[bytes]":
-    """This package's worker module in a session of its own, which Ctrl-C does not reach."""
+    """A worker module in a session of its own, which Ctrl-C does not reach: this package's, or
+    that of another Python."""
+    if interpreter is not None:
+        return subprocess.Popen(
+            interpreter.worker_command(arguments),
+            env={**environment, **interpreter.environment},
+            start_new_session=True,
+            **streams,
+        )
     root = str(Path(attnprof.__file__).parents[1])
     found = dict(environment)
     if "site-packages" not in root:
@@ -425,7 +453,11 @@ def can_fork(device: str) -> bool:
 
 
 class Launcher:
-    """Starts workers with the device open in them, forked where that is possible."""
+    """Starts workers with the device open in them, forked where that is possible.
+
+    Args:
+        interpreter: The Python that they run in; None for this one.
+    """
 
     def __init__(
         self,
@@ -437,8 +469,10 @@ class Launcher:
         launch_kind: str | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         first_launch: int = 0,
+        interpreter: Interpreter | None = None,
     ) -> None:
         self.device = device
+        self.interpreter = interpreter
         self.threads = threads or default_threads()
         self.settings = settings or {}
         self.environment = worker_environment(self.threads, allocator)
@@ -466,12 +500,12 @@ class Launcher:
             if self._server is not None and self._server.has_ended:
                 self.close()
             if self._server is None:
-                modules = () if self.device.startswith("synthetic") else _preloaded(self.device)
-                self._server = ForkServer(environment, modules)
+                modules = _preloaded(self.device, self.interpreter)
+                self._server = ForkServer(environment, modules, self.interpreter)
                 self._server.wait_until_ready(self._should_stop)
             worker = self._server.fork(self._should_stop)
         else:
-            worker = spawn_worker(environment, self._should_stop)
+            worker = spawn_worker(environment, self._should_stop, self.interpreter)
         worker.launch, self.num_launches = self.num_launches, self.num_launches + 1
         request = {
             "command": "open",
@@ -484,6 +518,13 @@ class Launcher:
         except BaseException:
             worker.kill()
             raise
+        if opened.get("protocol") != PROTOCOL:
+            worker.close()
+            raise CannotMeasureError(
+                f"a worker speaks protocol {opened.get('protocol', 0)}, and this attnprof "
+                f"{PROTOCOL}",
+                "measure both sides with the same attnprof",
+            )
         self.start_cpu_s.append(opened["cpu_s"])
         worker.kind = opened["kind"]
         if self.device == "auto":
@@ -502,6 +543,10 @@ class Launcher:
             self._server = None
 
 
-def _preloaded(device: str) -> tuple[str, ...]:
-    """What a fork server loads: nothing where torch is missing, so that opening can say so."""
-    return PRELOADED.get(device, ()) if importlib.util.find_spec("torch") else ()
+def _preloaded(device: str, interpreter: Interpreter | None) -> tuple[str, ...]:
+    """What a fork server loads: nothing where torch is missing, so that opening can say so.
+
+    Of another Python it is not known from here; its server leaves out what it lacks.
+    """
+    known = interpreter is not None or importlib.util.find_spec("torch") is not None
+    return PRELOADED.get(device, ()) if known else ()
