@@ -12,7 +12,12 @@ from typing import Any
 
 from attnprof.render import plain
 from attnprof.verdicts.comparison import Comparison, WorkloadVerdict
-from attnprof.verdicts.outputs.sentences import headline, ratio_text, workload_sentence
+from attnprof.verdicts.outputs.sentences import (
+    difference_text,
+    headline,
+    ratio_text,
+    workload_sentence,
+)
 
 SUITE = "attnprof"
 WHOLE = "the whole comparison"
@@ -85,7 +90,7 @@ def _suite_properties(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "num_expected", str(comparison.num_expected)
     yield "geometric_mean", ratio_text(comparison.geometric_mean)
     for difference in comparison.differences:
-        yield f"difference.{difference.key}", f"{difference.base} to {difference.new}"
+        yield f"difference.{difference.key}", difference_text(difference)
 
 
 def _properties(workload: WorkloadVerdict) -> Iterator[tuple[str, str]]:

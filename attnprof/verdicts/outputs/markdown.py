@@ -11,6 +11,7 @@ from typing import Any
 from attnprof.render import UNKNOWN, Column, Table, markdown_escaped, markdown_text, plain
 from attnprof.verdicts.comparison import Comparison, WorkloadVerdict, in_percent
 from attnprof.verdicts.outputs.sentences import (
+    difference_text,
     figure,
     headline,
     metric_name,
@@ -58,13 +59,14 @@ def _comment(comparison: Comparison, most: int) -> str:
     sight = [workload for workload in comparison.workloads if workload.verdict in _IN_SIGHT]
     sight.sort(key=lambda workload: workload.workload_id not in failing)
     rest = [workload for workload in comparison.workloads if workload.verdict not in _IN_SIGHT]
+    differences = [f"{found.key}: {difference_text(found)}" for found in comparison.differences]
     parts = [
         f"{MARKER}\n",
         f"## attnprof: {_safe(headline(comparison))}\n",
         _sides(comparison),
         *_table("What needs attention", sight, most, folded=False),
         *_table("All others", rest, most, folded=True),
-        *_list("What differs between the two sides", _differences(comparison)),
+        *_list("What differs between the two sides", differences),
         *_list("Notes", comparison.notes),
     ]
     return "\n".join(parts)
@@ -115,7 +117,11 @@ def _rows(workload: WorkloadVerdict, *, whole: bool) -> Iterable[Mapping[str, An
             "why": workload_sentence(workload),
         }
     for metric in told:
-        why = [metric.reason or "", f"allowed: {workload.allowed}" if workload.allowed else ""]
+        why = [
+            "" if metric.limit is None else f"limit {figure(metric.metric, metric.limit)}",
+            metric.reason or "",
+            f"allowed: {workload.allowed}" if workload.allowed else "",
+        ]
         smallest = metric.smallest_seen
         yield {
             "workload_id": workload.workload_id,
@@ -127,14 +133,6 @@ def _rows(workload: WorkloadVerdict, *, whole: bool) -> Iterable[Mapping[str, An
             "verdict": metric.verdict,
             "why": "; ".join(filter(None, why)) or UNKNOWN,
         }
-
-
-def _differences(comparison: Comparison) -> list[str]:
-    return [
-        f"{difference.key}: {difference.base or 'unknown'} to {difference.new or 'unknown'} "
-        f"({difference.weight})"
-        for difference in comparison.differences
-    ]
 
 
 def _list(title: str, lines: Sequence[str]) -> Iterable[str]:

@@ -4,6 +4,7 @@ from attnprof import units
 from attnprof.render import UNKNOWN
 from attnprof.verdicts.comparison import (
     Comparison,
+    Difference,
     MetricVerdict,
     Ratio,
     WorkloadVerdict,
@@ -99,3 +100,13 @@ def headline(comparison: Comparison) -> str:
         return f"nothing was decided; {compared}"
     undecided = comparison.counts.get("inconclusive", 0)
     return f"nothing got worse; {compared}" + (f", {undecided} inconclusive" if undecided else "")
+
+
+def difference_text(difference: Difference) -> str:
+    """The two values of a fact that the sides do not share.
+
+    >>> difference_text(Difference("governor", None, "performance", "soft"))
+    'unknown to performance (soft)'
+    """
+    base, new = (value or "unknown" for value in (difference.base, difference.new))
+    return f"{base} to {new} ({difference.weight})"
