@@ -191,7 +191,7 @@ def decide_in_two_looks(
         return Decision("inconclusive", reason="too few launches")
     if fresh is not None:
         return decide(fresh, threshold, level=level)
-    seen = _foreseen(first, num_fresh).smallest_seen(level, threshold)
+    seen = foreseen(first, num_fresh).smallest_seen(level, threshold)
     passed = first.smallest_seen(SCREEN_LEVEL, min(SCREEN_RISE, 0.6 * threshold))
     found = decide(first, threshold, level=level)
     if is_flagged(first, threshold):
@@ -205,7 +205,7 @@ def decide_in_two_looks(
     )  # fmt: skip
 
 
-def _foreseen(first: Contrast, num_fresh: int) -> Contrast:
+def foreseen(first: Contrast, num_fresh: int) -> Contrast:
     """What a second look would have had, if its launches differ as those of the first do."""
     scale = math.sqrt(2 / num_fresh / sum(1 / n for n in first.num_launches))
     return Contrast(first.rise, first.error * scale, 2 * num_fresh - 2.0, (num_fresh, num_fresh))
