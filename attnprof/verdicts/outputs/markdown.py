@@ -118,7 +118,6 @@ def _rows(workload: WorkloadVerdict, *, whole: bool) -> Iterable[Mapping[str, An
         }
     for metric in told:
         why = [
-            "" if metric.limit is None else f"limit {figure(metric.metric, metric.limit)}",
             metric.reason or "",
             f"allowed: {workload.allowed}" if workload.allowed else "",
         ]

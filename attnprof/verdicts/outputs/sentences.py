@@ -15,6 +15,7 @@ METRIC_NAMES = {
     "latency": "latency",
     "ttft": "TTFT",
     "peak_memory": "peak memory",
+    "total_memory": "total memory",
     "kv_bytes": "KV cache",
 }
 _IN_SECONDS = ("latency", "ttft")
@@ -64,9 +65,7 @@ def metric_sentence(metric: MetricVerdict) -> str:
     parts = [f"{figure(metric.metric, metric.base)} to {figure(metric.metric, metric.new)}"]
     if metric.ratio.mid is not None:
         parts.append(ratio_text(metric.ratio))
-    if metric.limit is not None:
-        parts.append(f"limit {figure(metric.metric, metric.limit)}")
-    elif metric.verdict == "regressed":
+    if metric.verdict == "regressed" and not metric.reason:
         parts.append(
             f"over {in_percent(metric.threshold)}" if metric.threshold else "any change counts"
         )
