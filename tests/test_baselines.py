@@ -169,3 +169,17 @@ def test_the_commands_accept_and_show(folder: Path) -> None:
     assert unknown.returncode == 2
     assert "did you mean 'main'?" in unknown.stderr
     assert attnprof("baseline", "accept", str(RUN)).returncode == 2
+
+
+def test_a_run_is_compared_with_a_baseline_by_its_name(run_with: Callable[..., Path]) -> None:
+    accept_baseline(RUN, "why")
+    grown = run_with("grown", record={"kv_bytes": 2**30})
+    found = attnprof("compare", "--baseline", "main", str(grown), "--format", "json")
+    document = json.loads(found.stdout)
+    assert (found.returncode, document["base"]["path"]) == (1, "attnprof-baselines/main")
+    regressed = [w["workload_id"] for w in document["workloads"] if w["verdict"] == "regressed"]
+    assert regressed == [GREW]
+    for wrong in (["--baseline", "main", "a", "b"], ["--baseline", "mian", "a"], ["a"]):
+        refused = attnprof("compare", *wrong)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "fix" in refused.stderr

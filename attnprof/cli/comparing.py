@@ -46,8 +46,19 @@ Annotations = Annotated[
 
 @app.command()
 def compare(
-    base: Annotated[Path, typer.Argument(metavar="BASE", help="The run to hold against.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The run under test.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[BASE] NEW", help="The run to hold against, and the one under test."
+        ),
+    ],
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="In place of BASE: one of attnprof baseline show."),
+    ] = None,
+    baselines: Annotated[
+        Path, typer.Option("--baselines", metavar="DIR", help="The folder that --baseline is in.")
+    ] = Path("attnprof-baselines"),
     thresholds: Thresholds = None,
     allow_different: AllowDifferent = None,
     metric: Metrics = None,
@@ -68,6 +79,7 @@ def compare(
     """
     from attnprof.verdicts.asking import asked_of, compare_runs
 
+    base, new = _two_runs(runs, baseline, baselines)
     asked = asked_of(thresholds, allow_different, metric, fail_on, margin)
     give_comparison(
         compare_runs(base, new, asked),
@@ -77,6 +89,30 @@ def compare(
         markdown=markdown,
         annotations=annotations,
     )
+
+
+def _two_runs(runs: list[Path], baseline: str | None, folder: Path) -> tuple[Path, Path]:
+    """The run to hold against, and the one under test.
+
+    Raises:
+        UsageError: There are not two: a base, or a baseline in its place, and a new one.
+    """
+    from attnprof.baselines import find_baseline
+    from attnprof.errors import UsageError
+
+    if baseline is not None:
+        if len(runs) != 1:
+            raise UsageError(
+                f"--baseline {baseline} stands for BASE, and {len(runs)} runs were named beside it",
+                f"attnprof compare --baseline {baseline} NEW",
+            )
+        return find_baseline(baseline, folder), runs[0]
+    if len(runs) != 2:
+        raise UsageError(
+            f"two runs are compared, not {len(runs)}",
+            "attnprof compare BASE NEW, or attnprof compare --baseline NAME NEW",
+        )
+    return runs[0], runs[1]
 
 
 def give_comparison(
