@@ -65,7 +65,9 @@ def compare(
     fail_on: FailOn = None,
     margin: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="A rise of latency that is not yet one: 3%; none."),
+        typer.Option(
+            metavar="SHARE", help="A rise of latency that drift between the runs may make: 3%; 2%."
+        ),
     ] = None,
     junit: JUnit = None,
     markdown: Markdown = None,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from attnprof.errors import UsageError
 from attnprof.verdicts.comparison import FAIL_ON, METRICS, Comparison
-from attnprof.verdicts.judging import Asked, compare_sides
+from attnprof.verdicts.judging import DRIFT_MARGIN, Asked, compare_sides
 from attnprof.verdicts.sides import read_side
 from attnprof.verdicts.thresholds import Thresholds, parse_share, read_thresholds
 
@@ -31,7 +31,7 @@ def asked_of(
         allow_different=tuple(allow_different or ()),
         metrics=METRICS if metric is None else _listed(metric),
         fail_on=FAIL_ON if fail_on is None else _listed(fail_on),
-        margin=0.0 if margin is None else _margin(margin),
+        margin=DRIFT_MARGIN if margin is None else _margin(margin),
         thresholds=Thresholds() if thresholds is None else read_thresholds(thresholds),
     )
 

@@ -23,8 +23,9 @@ from attnprof.verdicts.comparison import (
 from attnprof.verdicts.fingerprint import differences, refuse_hard
 from attnprof.verdicts.procedure import Contrast, Decision, contrast
 from attnprof.verdicts.sides import Observed, SideRun
-from attnprof.verdicts.thresholds import Thresholds
+from attnprof.verdicts.thresholds import DEFAULTS, Thresholds
 
+DRIFT_MARGIN = 0.02  # of two runs in which launches differ by 3 %; see the simulated families
 RULER_MOVED = 0.05
 RULER_LEVEL = 0.005  # on each side
 
@@ -37,14 +38,15 @@ class Asked:
         allow_different: Facts, or groups of them, that may differ.
         metrics: Those that are compared.
         fail_on: Verdicts that make the whole fail.
-        margin: A rise of latency that is not yet one, within the test: a share.
+        margin: A rise of latency that two finished runs may have by the machine's drift alone,
+            within the test: a share.
         paired: Whether the sides were measured in turns.
     """
 
     allow_different: tuple[str, ...] = ()
     metrics: tuple[str, ...] = METRICS
     fail_on: tuple[str, ...] = FAIL_ON
-    margin: float = 0.0
+    margin: float = DRIFT_MARGIN
     paired: bool = False
     thresholds: Thresholds = field(default_factory=Thresholds)
 
@@ -419,7 +421,7 @@ def _paired_smallest(timed: Mapping[str, Timed], num_fresh: int = 15) -> float |
     """What a second look of the gate finds of a typical workload, if launches differ as here."""
     level = procedure.confirming_level(len(timed))
     found = [
-        procedure.foreseen(one, num_fresh).smallest_seen(level, 0.05)
+        procedure.foreseen(one, num_fresh).smallest_seen(level, DEFAULTS["latency"].share)
         for pair in timed.values()
         if (one := contrast(pair.base, pair.new)) is not None
     ]

@@ -6,7 +6,7 @@ of launch medians, so that a difference is the log of a ratio.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from attnprof.verdicts.comparison import UNKNOWN, Ratio
@@ -14,7 +14,7 @@ from attnprof.verdicts.student import t_above, t_quantile
 
 FAMILY_LEVEL = 0.01  # how often a family of unchanged workloads may raise any alarm
 SCREEN_LEVEL = 0.1  # the first look: cheap, and every tenth unchanged workload may pass it
-SCREEN_RISE = 0.03
+SCREEN_SHARE = 0.6  # of the threshold, which an estimate has to pass to be looked at again
 STRICTEST_NEEDED = 0.001  # the second look is never laxer
 MISSES_OFTEN = 0.2  # the smallest effect seen is found four times in five
 OUTSIDE = 0.025  # on each side of an interval at 95 %
@@ -169,7 +169,7 @@ def confirming_level(num_workloads: int, num_screens: int = 1) -> float:
 
 def is_flagged(found: Contrast, threshold: float) -> bool:
     """Whether the first look sees so much of a change, either way, that a second one is due."""
-    limit = math.log1p(min(SCREEN_RISE, 0.6 * threshold))
+    limit = math.log1p(SCREEN_SHARE * threshold)
     slower = found.rise > limit and found.p_slower() < SCREEN_LEVEL
     faster = found.rise < -limit and found.p_faster() < SCREEN_LEVEL
     return slower or faster
@@ -190,19 +190,20 @@ def decide_in_two_looks(
     if first is None:
         return Decision("inconclusive", reason="too few launches")
     if fresh is not None:
-        return decide(fresh, threshold, level=level)
+        found = decide(fresh, threshold, level=level)
+        opposite = "improved" if first.rise > 0 else "regressed"
+        return _disagreeing(found) if found.verdict == opposite else found
     seen = foreseen(first, num_fresh).smallest_seen(level, threshold)
-    passed = first.smallest_seen(SCREEN_LEVEL, min(SCREEN_RISE, 0.6 * threshold))
+    passed = first.smallest_seen(SCREEN_LEVEL, SCREEN_SHARE * threshold)
     found = decide(first, threshold, level=level)
     if is_flagged(first, threshold):
-        found = Decision(
-            "inconclusive", found.ratio, found.p_value, None, found.num_launches,
-            "flagged, and not measured again",
-        )  # fmt: skip
-    return Decision(
-        found.verdict, found.ratio, found.p_value, max(seen, passed), found.num_launches,
-        found.reason,
-    )  # fmt: skip
+        found = replace(found, verdict="inconclusive", reason="flagged, and not measured again")
+    return replace(found, smallest_seen=max(seen, passed))
+
+
+def _disagreeing(found: Decision) -> Decision:
+    """What the second look says against the first: the level holds of what both say."""
+    return replace(found, verdict="inconclusive", reason="the two looks say the opposite")
 
 
 def foreseen(first: Contrast, num_fresh: int) -> Contrast:

@@ -24,6 +24,8 @@ from attnprof.verdicts.comparison import Side
 from attnprof.verdicts.fingerprint import flat
 
 AXES = (*IDENTITY, *LENGTHS)
+_NUMBERS = ("kv_bytes", "weight_bytes", "peak_activation_bytes")
+_TEXTS = ("reason", "memory_meter", "model_digest")
 _SAMPLES = ("samples_s", "samples_cpu_s")
 
 
@@ -199,9 +201,10 @@ def _misfit(record: dict[str, Any]) -> str | None:
     """What no comparison can use of a record, or None."""
     if record.get("format") != FORMAT:
         return f"format is {record.get('format')!r}, this version reads {FORMAT}"
-    found = misfit(record, _Kept)
-    if found is not None:
-        return found
+    if not _is_plain(record):
+        found = misfit(record, _Kept)
+        if found is not None:
+            return found
     if record.get("provenance", "measured") != "measured":
         return f"it is {record['provenance']}: without launches of its own nothing can be tested"
     launches = record.get("sample_launch") or []
@@ -216,6 +219,18 @@ def _misfit(record: dict[str, Any]) -> str | None:
     if record["status"] == "ok" and not record.get("samples_s"):
         return "it is ok and has no samples"
     return None
+
+
+def _is_plain(record: Mapping[str, Any]) -> bool:
+    """Whether a record is of the usual kinds at a glance; if not, it is looked at key by key."""
+    return (
+        all(type(record.get(key)) is str for key in ("workload_id", "status", "mode"))
+        and all(type(record.get(key)) is int and 0 <= record[key] <= LARGEST for key in _NUMBERS)
+        and all(record.get(key) is None or type(record[key]) is str for key in _TEXTS)
+        and record.get("flags") == []
+        and "ttft_s" not in record
+        and "provenance" not in record
+    )
 
 
 def _are_samples(samples: Any) -> bool:
