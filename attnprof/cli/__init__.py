@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 from attnprof import __version__
-from attnprof.cli import baselines, comparing, gating, history, measuring, planning
+from attnprof.cli import baselines, bisecting, comparing, gating, history, measuring, planning
 from attnprof.cli.app import EXIT_BUG, EXIT_INTERRUPTED, EXIT_NO, app, say
 from attnprof.errors import AttnprofError
 
 __all__ = [
     "EXIT_BUG",
     "baselines",
+    "bisecting",
     "comparing",
     "gating",
     "history",
