@@ -35,6 +35,7 @@ def history(
     charts: Annotated[
         bool, typer.Option(help="On a terminal, a large chart of each that changed.")
     ] = True,
+    show_all: Annotated[bool, typer.Option("--all", help="Show rows without news, too.")] = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
     """Show how each workload went over many runs: its levels, where they changed, how it creeps.
@@ -54,7 +55,9 @@ def history(
             show(points_table(found), output_format)
         case _:
             is_terminal = output_format is OutputFormat.rich
-            show(history_tables(found, charts=charts and is_terminal), output_format)
+            everything = show_all or not is_terminal
+            tables = history_tables(found, charts=charts and is_terminal, everything=everything)
+            show(tables, output_format)
     say(found.words)
     if exit_code(found, asked):
         raise typer.Exit(exit_code(found, asked))

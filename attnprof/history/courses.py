@@ -424,5 +424,5 @@ def _notes(num_bases: int, ended: Sequence[str]) -> tuple[str, ...]:
         notes.append(f"Runs that were the base of a pair are left out: {num_bases}.")
     if ended:
         more = f" and {len(ended) - MOST_NAMED} more" if len(ended) > MOST_NAMED else ""
-        notes.append(f"Not ok in the newest run: {', '.join(ended[:MOST_NAMED])}{more}.")
+        notes.append(f"The newest run has no figure of {', '.join(ended[:MOST_NAMED])}{more}.")
     return tuple(notes)

@@ -16,16 +16,18 @@ SPARKS = 24  # places of a small chart
 PLOT_WIDTH, PLOT_HEIGHT = 60, 9
 LEAST_SPAN = math.log(1.1)  # of a chart, so that noise does not look like mountains
 MOST_CHARTS = 6
+MOST_ROWS = 40  # on a terminal
 MOST_SOFTWARE = 3
 
 
-def history_tables(history: History, *, charts: bool) -> list[Table]:
+def history_tables(history: History, *, charts: bool, everything: bool = True) -> list[Table]:
     """The courses, where their levels changed, and a large chart of each that did.
 
     Args:
         charts: Whether to draw large charts: of the courses with news, or of a few chosen ones.
+        everything: Also rows without news, however many there are.
     """
-    tables = [courses_table(history)]
+    tables = [courses_table(history, everything=everything)]
     if any(course.changes for course in history.courses):
         tables.append(changes_table(history))
     if charts:
@@ -36,9 +38,14 @@ def history_tables(history: History, *, charts: bool) -> list[Table]:
     return tables
 
 
-def courses_table(history: History) -> Table:
-    """A row for each figure of each workload on each machine."""
+def courses_table(history: History, *, everything: bool = True) -> Table:
+    """A row for each figure of each workload on each machine, those with news first."""
     names = _names(history)
+    num_news = sum(course.shape is not None for course in history.courses)
+    by_news = sorted(history.courses, key=lambda course: course.shape is None)
+    shown = by_news if everything else by_news[: max(MOST_ROWS, num_news)]
+    left_out = len(history.courses) - len(shown)
+    notes = [f"{left_out} rows without news are left out: --all shows them."] if left_out else []
     return Table(
         name="history",
         title=f"History of {history.num_runs} runs in {history.folder}"
@@ -70,9 +77,9 @@ def courses_table(history: History) -> Table:
                 "chart": sparkline(course),
                 "clock": course.clock,
             }
-            for course in history.courses
+            for course in shown
         ),
-        notes=history.notes,
+        notes=(*notes, *history.notes),
         alarming=lambda row: row["verdict"] == "regressed",
     )
 

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,21 @@ def test_a_workload_that_no_longer_runs_is_named(tmp_path: Path) -> None:
         measured = {PREFILL: 0.01} if week == 6 else {PREFILL: 0.01, DECODE: 0.002}
         write_run(tmp_path / f"w{week}", week, measured)
     notes = " ".join(read_history(tmp_path).notes)
-    assert f"Not ok in the newest run: {DECODE.workload_id}." in notes
+    assert f"The newest run has no figure of {DECODE.workload_id}." in notes
+
+
+def test_a_terminal_shows_news_and_says_how_many_rows_without_any_it_leaves_out(
+    tmp_path: Path,
+) -> None:
+    many = {replace(PREFILL, q_len=n, kv_len=n): 0.001 for n in range(100, 150)}
+    for week in range(6):
+        write_run(tmp_path / f"w{week}", week, {**many, PREFILL: 0.01 if week < 3 else 0.02})
+    found = read_history(tmp_path)
+    shown = history_tables(found, charts=False, everything=False)[0]
+    assert len(shown.rows) == 40
+    assert shown.rows[0]["verdict"] == "regressed"
+    assert any("11 rows without news" in note for note in shown.notes)
+    assert len(history_tables(found, charts=False)[0].rows) == 51
 
 
 def test_the_base_of_a_pair_is_no_point_of_the_history(tmp_path: Path) -> None:
