@@ -9,6 +9,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,6 +94,8 @@ class Side:
     header: Mapping[str, Any]
     visited: dict[str, Visited] = field(default_factory=dict)
     rulers: dict[str, list[float]] = field(default_factory=dict)
+    # One thread as long as the side lives: Linux ends a process with the thread that started it.
+    starter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     worker: Worker | None = None
 
     def close_worker(self, *, kill: bool = False) -> None:
@@ -313,6 +316,8 @@ class Pairs:
         order = random.Random(f"{self.request.seed}/{self.round}/sides")
         for group in visiting_order(left, self.request.seed, self.round) if left else ():
             blocks = [[workload] for workload in group] if self._together else [group]
+            if self._together:
+                self._start_both()
             for block in blocks:
                 if time.monotonic() >= self.stop_at:
                     self._close_workers()
@@ -327,6 +332,22 @@ class Pairs:
             self._close_workers()
         self.round += 1
         return True
+
+    def _start_both(self) -> None:
+        """Both workers at once: what starts from nothing takes seconds, and nothing is timed."""
+        starts = [
+            side.starter.submit(_started, side.launcher, side.interpreter) for side in self.sides
+        ]
+        for side, start in zip(self.sides, starts, strict=True):
+            if start.exception() is None:
+                side.worker = start.result()
+        for start in starts:
+            start.result()
+        for side in self.sides:
+            try:
+                self._read_rulers(side)
+            except ServerLostError:
+                side.close_worker(kill=True)
 
     def _launch_kind(self, side: Side, confirming: bool) -> str:
         """What confirms is started from nothing: processes forked of one have one layout of
@@ -400,23 +421,27 @@ class Pairs:
         """The side's worker; a new one reads the rulers first."""
         if side.worker is None:
             side.worker = _started(side.launcher, side.interpreter)
-            try:
-                answer = side.worker.ask({"command": "rulers"}, lambda phase: MAX_PHASE_S)
-            except ServerLostError:
-                raise
-            except WorkerLostError as lost:
-                raise CannotMeasureError(f"no ruler could be read: {lost.reason}") from None
-            for name, value in answer["rulers"].items():
-                side.rulers.setdefault(name, []).append(value)
-            side.directory.add_rulers(
-                {
-                    "launch": side.worker.launch,
-                    "round": self.round,
-                    "when": _now(),
-                    "rulers": answer["rulers"],
-                }
-            )
+            self._read_rulers(side)
         return side.worker
+
+    def _read_rulers(self, side: Side) -> None:
+        assert side.worker is not None
+        try:
+            answer = side.worker.ask({"command": "rulers"}, lambda phase: MAX_PHASE_S)
+        except ServerLostError:
+            raise
+        except WorkerLostError as lost:
+            raise CannotMeasureError(f"no ruler could be read: {lost.reason}") from None
+        for name, value in answer["rulers"].items():
+            side.rulers.setdefault(name, []).append(value)
+        side.directory.add_rulers(
+            {
+                "launch": side.worker.launch,
+                "round": self.round,
+                "when": _now(),
+                "rulers": answer["rulers"],
+            }
+        )
 
     def _learn(self, workload: Workload) -> None:
         """From the first pair, how many samples fit into a visit; from each, how long it takes."""
@@ -442,6 +467,7 @@ class Pairs:
         """End the workers and give every workload that was visited its record."""
         self._close_workers(kill=True)
         for side in self.sides:
+            side.starter.shutdown()
             records = side.records()
             for record in records:
                 side.directory.add_record(record)
