@@ -29,7 +29,7 @@ FAIL_ON = ("regressed", "failed", "missing", "incomparable")
 
 @dataclass(frozen=True)
 class Ratio:
-    """New over base, and the interval that holds it; unknown is None."""
+    """New over base, and the interval that holds it; unknown is None, and so it is of counts."""
 
     mid: float | None
     low: float | None = None

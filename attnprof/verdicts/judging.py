@@ -58,6 +58,8 @@ class Asked:
             if verdict not in VERDICTS or verdict in ("same", "improved", "new"):
                 known = tuple(v for v in VERDICTS if v not in ("same", "improved", "new"))
                 raise UsageError(f"no run fails on {verdict!r}", nearest(verdict, known))
+        if not self.fail_on:
+            raise UsageError("no verdict fails", f"name some of: {', '.join(FAIL_ON)}")
         if not self.metrics:
             raise UsageError("no metric is compared", f"name one of: {', '.join(METRICS)}")
 
@@ -344,7 +346,7 @@ def _size(
         verdict=verdict,
         base=base,
         new=new,
-        ratio=Ratio(middle, middle, middle),
+        ratio=Ratio(middle),
         threshold=threshold.share,
         num_launches=(1, 1),
         reason=reason,

@@ -190,10 +190,14 @@ def _records(path: Path) -> list[dict[str, Any]]:
     records = _whole_lines(path)
     if not records:
         raise UsageError(f"{path} holds no records", "name the folder that a sweep has written")
+    seen: set[str] = set()
     for number, record in enumerate(records, start=1):
         wrong = _misfit(record)
+        if wrong is None and record["workload_id"] in seen:
+            wrong = f"{record['workload_id']} is there twice"
         if wrong is not None:
             raise UsageError(f"{path} line {number}: {wrong}", "measure again")
+        seen.add(record["workload_id"])
     return records
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnprof import units
+from attnprof.findings import counted
 from attnprof.render import Column, Table
 from attnprof.series import label, varying_keys
 from attnprof.verdicts.comparison import (
@@ -14,6 +15,7 @@ from attnprof.verdicts.comparison import (
     WorkloadVerdict,
     in_percent,
 )
+from attnprof.verdicts.outputs.sentences import workload_sentence
 
 MOST_ROWS = 40  # on a terminal; those of no news are left out first
 MOST_NAMED = 3
@@ -80,19 +82,19 @@ def verdicts_table(comparison: Comparison, *, everything: bool = True) -> Table:
         f"{whole_words(comparison)}",
         columns=(
             Column("workload", "Workload"),
-            Column("metric", "Metric", lambda name: _NAMES.get(name, name), priority=5),
-            Column("base", "Base", _amount, "right", 2),
-            Column("new", "New", _amount, "right", 2),
+            Column("metric", "Metric", lambda name: _NAMES.get(name, name), priority=8),
+            Column("base", "Base", _amount, "right", 3),
+            Column("new", "New", _amount, "right", 3),
             Column("ratio", "Ratio", _times, "right"),
             Column("ratio_low", "low", _times, "right"),
             Column("ratio_high", "high", _times, "right"),
             Column("verdict", "Verdict"),
             Column("smallest_seen", "Sees", in_percent, "right"),
             Column("threshold", "Counts from", _threshold, "right", 5),
-            Column("launches", "Launches", priority=4),
-            Column("clock", "Clock", priority=4),
+            Column("launches", "Launches", priority=2),
+            Column("clock", "Clock", priority=1),
             Column("p_value", "p", _p, "right", 6),
-            Column("reason", "Why", priority=3, wraps=True),
+            Column("reason", "Why", priority=4, wraps=True),
             Column("workload_id", "Id", priority=7),
         ),
         rows=tuple(rows),
@@ -176,12 +178,11 @@ def _p(value: float) -> str:
 
 
 def _failing_words(comparison: Comparison) -> list[str]:
-    failing = [one.workload_id for one in comparison.failing]
-    if not failing:
-        return []
+    """The first that fail, each by its id, by which it is bisected, with all that it rests on."""
+    failing = comparison.failing
+    words = [f"{one.workload_id}: {workload_sentence(one)}" for one in failing[:MOST_NAMED]]
     more = len(failing) - MOST_NAMED
-    named = ", ".join(failing[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return [f"it fails for: {named}"]
+    return [*words, *([f"and {counted(more, 'workload')} more that fail"] if more > 0 else [])]
 
 
 def _left_out_words(count: int) -> list[str]:

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 
 from attnprof.gate import CONFIRMING, MAX_SCREENS
+from attnprof.verdicts.judging import DRIFT_MARGIN
 from attnprof.verdicts.procedure import (
     Contrast,
     Decision,
@@ -60,9 +61,9 @@ class Measuring:
                 sides[side].append(self._launch(num, rise * side))
         return _by_workload(sides)
 
-    def one_after_the_other(self, num_launches: int, rise: float = 0.0) -> list[Launches]:
+    def one_after_the_other(self, num_launches: int) -> list[Launches]:
         base = [self._launch(self._num, 0.0) for _ in range(num_launches)]
-        new = [self._launch(self._num, rise) for _ in range(num_launches)]
+        new = [self._launch(self._num, 0.0) for _ in range(num_launches)]
         return _by_workload((base, new))
 
     def gated(self, rise: float = 0.0) -> list[Decision]:
@@ -71,31 +72,23 @@ class Measuring:
         level = confirming_level(self._num, MAX_SCREENS)
         screened: list[Launches] = [((), ())] * self._num
         fresh: dict[int, tuple[Contrast, float]] = {}
-        decided: list[Decision] = []
+        decided: dict[int, Decision] = {}
         left = list(range(self._num))
         for _ in range(MAX_SCREENS):
             for place, more in zip(left, self.in_turns(NUM_FIRST, len(left), rise), strict=True):
                 screened[place] = _joined(screened[place], more)
             flagged = [at for at in left if is_flagged(_contrast(screened[at]), THRESHOLD)]
             fresh |= self._confirmed(flagged, level, rise)
-            decided = [
-                decide_in_two_looks(
-                    _contrast(launches),
-                    fresh[at][0] if at in fresh else None,
-                    THRESHOLD,
-                    level=level * (fresh[at][1] if at in fresh else 1.0),
-                    num_fresh=CONFIRMING[-1][0],
-                )
-                for at, launches in enumerate(screened)
-            ]
-            left = [
-                at
-                for at, one in enumerate(decided)
-                if one.verdict == "inconclusive" and at not in fresh
-            ]
+            for at in left:
+                confirmed, share = fresh.get(at, (None, 1.0))
+                decided[at] = decide_in_two_looks(
+                    _contrast(screened[at]), confirmed, THRESHOLD,
+                    level=level * share, num_fresh=CONFIRMING[-1][0],
+                )  # fmt: skip
+            left = [at for at in left if decided[at].verdict == "inconclusive" and at not in fresh]
             if not left:
                 break
-        return decided
+        return [decided[at] for at in range(self._num)]
 
     def _confirmed(
         self, flagged: list[int], level: float, rise: float
@@ -118,11 +111,13 @@ class Measuring:
             ]
         return found
 
-    def compared(self, num_launches: int, rise: float = 0.0, margin: float = 0.0) -> list[Decision]:
+    def compared(
+        self, num_launches: int, rise: float = 0.0, margin: float = DRIFT_MARGIN
+    ) -> list[Decision]:
         """What a comparison of two finished runs makes of it."""
         contrasts = {
             str(place): _contrast(launches)
-            for place, launches in enumerate(self.one_after_the_other(num_launches, rise))
+            for place, launches in enumerate(self.one_after_the_other(num_launches))
         }
         shares = dict.fromkeys(contrasts, THRESHOLD)
         return list(decide_family(contrasts, shares, margin=margin).values())
