@@ -12,6 +12,7 @@ import yaml
 from attnprof.verdicts.outputs.files import SUMMARY_VARIABLE
 from attnprof.verdicts.thresholds import read_thresholds
 from tests.ci_pages import ACTION, PAGE, snippet
+from tools.action_steps import filled_in, run_steps
 
 ACTION_CONTENT: dict[str, Any] = yaml.safe_load(ACTION.read_text(encoding="utf-8"))
 SCHEMAS = {
@@ -78,3 +79,29 @@ def test_the_thresholds_of_the_page_are_read(tmp_path: Path) -> None:
     path.write_text(snippet("Thresholds"), encoding="utf-8")
     found = read_thresholds(path)
     assert len(found.rules) == len(found.allowances) == len(found.limits) == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("inputs.ref || github.event.before", "abc"),
+        ("inputs.base == ''", "false"),
+        ("inputs.ref == ''", "true"),
+        ("inputs.ref || 'usual'", "usual"),
+        ("steps.none.outputs.folder", ""),
+    ],
+)
+def test_expressions_are_what_a_runner_makes_of_them(expression: str, expected: str) -> None:
+    names = {"inputs.ref": "", "inputs.base": "a || b == ''", "github.event.before": "abc"}
+    assert filled_in(f"${{{{ {expression} }}}}", names) == expected
+
+
+@pytest.mark.parametrize("expression", ["always()", "inputs.a && inputs.b", "'a' != 'b'"])
+def test_an_expression_that_is_not_understood_is_refused(expression: str) -> None:
+    with pytest.raises(ValueError, match="more than a name or a text"):
+        filled_in(f"${{{{ {expression} }}}}", {})
+
+
+def test_an_input_that_the_action_lacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no input bace"):
+        run_steps(ACTION, tmp_path, tmp_path, {"bace": "main"})
