@@ -29,7 +29,6 @@ from attnprof.workers import Launcher, ServerLostError, Worker, WorkerLostError
 from attnprof.workload import Workload
 
 SIDES = ("base", "new")
-NUM_SAMPLES = 10  # of a visit; in every process as many, since to stop early would be a choice
 FEWEST_SAMPLES = 1  # of a call that is too long for more
 MAX_SERVERS = 3  # that may end during one visit
 
@@ -39,11 +38,13 @@ class Pace:
     """How long a visit is.
 
     Args:
-        visit_s: Of timed calls: a longer call has fewer samples, on both sides as many.
+        num_samples: In every process as many: to stop early would be a choice.
+        visit_s: Of timed calls: of a long call fewer samples fit into it, on both sides as many.
         warmup_s: At the most, but two calls at the least.
         timeout_s: Of a phase, beyond what it may take by plan.
     """
 
+    num_samples: int = 10
     visit_s: float = 0.3
     warmup_s: float = 0.05
     timeout_s: float = 60.0
@@ -223,7 +224,9 @@ def _open_side(
             "attnprof": interpreter.attnprof,
             "python": interpreter.python,
         },
-        "plan": asdict(Plan(min_samples=NUM_SAMPLES, min_rounds=request.num_screening)),
+        "plan": asdict(
+            Plan(min_samples=request.pace.num_samples, min_rounds=request.num_screening)
+        ),
         "seed": request.seed,
         "grid": {
             "name": request.grid_name,
@@ -282,7 +285,7 @@ class Pairs:
 
     def _unvisited(self, side: Side, workload: Workload) -> Visited:
         threads = side.conditions.threads
-        plan = Plan(min_samples=NUM_SAMPLES, min_rounds=self.request.num_screening)
+        plan = Plan(**side.header["plan"])
         kind = side.conditions.device_kind
         free_bytes = side.free_bytes
         if free_bytes is not None and self._together:
@@ -395,7 +398,7 @@ class Pairs:
             workload,
             seed=crc32(f"{self.request.seed}/{workload.workload_id}/{self.round}".encode()),
             first=is_first,
-            num_samples=NUM_SAMPLES if known is None else known,
+            num_samples=pace.num_samples if known is None else known,
             limit_s=pace.visit_s if known is None else pace.timeout_s,
             warmup_s=pace.warmup_s,
             growth_limit_s=pace.timeout_s,
@@ -456,8 +459,9 @@ class Pairs:
                 for visit in taken
                 if visit.samples is not None
             )
-            affordable = int(self.request.pace.visit_s / sample_s) if sample_s else NUM_SAMPLES
-            self.num_samples[key] = max(FEWEST_SAMPLES, min(NUM_SAMPLES, affordable))
+            most = self.request.pace.num_samples
+            affordable = int(self.request.pace.visit_s / sample_s) if sample_s else most
+            self.num_samples[key] = max(FEWEST_SAMPLES, min(most, affordable))
 
     def _close_workers(self, *, kill: bool = False) -> None:
         for side in self.sides:

@@ -15,14 +15,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO
 
-import attnprof
 from attnprof import errors as attnprof_errors
 from attnprof.devices.environment import default_threads, worker_environment
 from attnprof.errors import AttnprofError, CannotMeasureError
 from attnprof.interpreters import Interpreter
 from attnprof.worker import MAX_PACKET_BYTES, PROTOCOL, read_message, write_message
+from attnprof.worker_processes import Process, SpawnedProcess, kill_group, start
 
 POLL_S = 0.2  # how soon a wish to stop is heard
 START_TIMEOUT_S = 300.0  # torch is slow to load from a cold disk
@@ -57,45 +57,6 @@ class StopRequestedError(Exception):
     """The user wants the sweep to stop."""
 
 
-class _Process(Protocol):
-    pid: int
-
-    def exit_code(self, timeout_s: float) -> int | None:
-        """How it ended, a signal as a negative number; None while it lives."""
-
-    def kill(self) -> None: ...
-
-    @property
-    def is_orphan(self) -> bool:
-        """Whether the process that started it has ended before it."""
-
-
-class _SpawnedProcess:
-    def __init__(self, popen: "subprocess.Popen[bytes]") -> None:
-        self._popen = popen
-        self.pid = popen.pid
-
-    def exit_code(self, timeout_s: float) -> int | None:
-        try:
-            return self._popen.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def kill(self) -> None:
-        _kill_group(self._popen)
-
-    @property
-    def is_orphan(self) -> bool:
-        return False
-
-
-def _kill_group(popen: "subprocess.Popen[bytes]") -> None:
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(popen.pid, signal.SIGKILL)
-    popen.kill()
-
-
 class _ForkedProcess:
     def __init__(self, server: "ForkServer", pid: int) -> None:
         self._server = server
@@ -117,7 +78,7 @@ class Worker:
 
     def __init__(
         self,
-        process: _Process,
+        process: Process,
         requests: BinaryIO,
         answers: BinaryIO,
         errors: IO[bytes],
@@ -290,7 +251,7 @@ class ForkServer:
         self._ready: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._popen = _start(
+            self._popen = start(
                 ["serve", str(os.getpid()), str(theirs.fileno()), *modules],
                 environment,
                 interpreter,
@@ -360,7 +321,7 @@ class ForkServer:
             self._control.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(EXIT_TIMEOUT_S)
-        _kill_group(self._popen)
+        kill_group(self._popen)
         self._popen.wait()
         self._control.close()
 
@@ -399,7 +360,7 @@ def worker_from(
 ) -> Worker:
     """A worker that a command of its own starts, its streams its channel."""
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - the worker closes it
-    popen = _start(
+    popen = start(
         arguments,
         environment,
         interpreter,
@@ -409,40 +370,11 @@ def worker_from(
     )
     assert popen.stdin is not None and popen.stdout is not None
     return Worker(
-        _SpawnedProcess(popen),
+        SpawnedProcess(popen),
         popen.stdin,  # type: ignore[arg-type]
         popen.stdout,  # type: ignore[arg-type]
         errors,
         should_stop,
-    )
-
-
-def _start(
-    arguments: list[str],
-    environment: dict[str, str],
-    interpreter: Interpreter | None = None,
-    **streams: Any,
-) -> "subprocess.Popen[bytes]":
-    """A worker module in a session of its own, which Ctrl-C does not reach: this package's, or
-    that of another Python."""
-    if interpreter is not None:
-        return subprocess.Popen(
-            interpreter.worker_command(arguments),
-            env={**environment, **interpreter.environment},
-            start_new_session=True,
-            **streams,
-        )
-    root = str(Path(attnprof.__file__).parents[1])
-    found = dict(environment)
-    if "site-packages" not in root:
-        found["PYTHONPATH"] = os.pathsep.join(
-            part for part in (root, found.get("PYTHONPATH", "")) if part
-        )
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "attnprof.worker", *arguments],
-        env=found,
-        start_new_session=True,
-        **streams,
     )
 
 

@@ -1,5 +1,6 @@
 """The gate on the synthetic device, in real worker processes of real checkouts."""
 
+import itertools
 import json
 import os
 import signal
@@ -99,8 +100,8 @@ def test_identical_code_is_the_same_and_both_runs_are_kept(tmp_path: Path) -> No
 
 def test_the_kept_runs_are_ones_that_compare_takes(tmp_path: Path) -> None:
     gate(tmp_path, law('slow=(("decode*", 1.5),)'))
-    sides = (read_side(tmp_path / "out" / name) for name in ("base", "new"))
-    found = {one.workload_id: one.verdict for one in compare_sides(*sides, Asked()).workloads}
+    base, new = (read_side(tmp_path / "out" / name) for name in ("base", "new"))
+    found = {one.workload_id: one.verdict for one in compare_sides(base, new, Asked()).workloads}
     assert found[DECODE.workload_id] == "regressed"
 
 
@@ -174,15 +175,56 @@ def test_a_spent_budget_leaves_what_it_did_not_reach_undecided(tmp_path: Path) -
 
 
 def test_the_order_of_the_sides_is_drawn_for_each_visit(tmp_path: Path) -> None:
-    gate(tmp_path)
+    gate(tmp_path, device=f"{DEVICE}&pace=0.005s")
     visits = {
         name: {(v["round"], v["workload_id"]): v["started"] for v in run.visits}
         for name in ("base", "new")
         for run in [read_run(tmp_path / "out" / name)]
     }
-    base_first = [visits["base"][key] <= visits["new"][key] for key in visits["base"]]
+    base_first = [visits["base"][key] < visits["new"][key] for key in visits["base"]]
     assert 0.1 < sum(base_first) / len(base_first) < 0.9
     assert visits["base"].keys() == visits["new"].keys()
+
+
+def test_an_accelerator_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
+    text = """
+
+_open_as_typed = open_synthetic
+
+
+def open_synthetic(spec):
+    device = _open_as_typed(spec)
+    device.kind = "cuda"
+    return device
+"""
+    sides = [changed(tmp_path / name, {SYNTHETIC: text}) for name in ("one", "other")]
+    request = PairRequest(
+        base=find_interpreter(str(sides[0])),
+        new=find_interpreter(str(sides[1])),
+        workloads=(*PREFILL, DECODE),
+        output=tmp_path / "out",
+        device=f"{DEVICE}&pace=0.01s",
+    )
+    asked = Asked(allow_different=("device", "driver", "torch"))  # unknown on both sides
+    gated = measure_pair(GateRequest(pair=request, asked=asked))
+    assert gated.comparison is not None
+    turns: dict[int, list[tuple[str, str]]] = {}
+    for name in ("base", "new"):
+        for visit in read_run(tmp_path / "out" / name).visits:
+            turns.setdefault(visit["round"], []).append((visit["started"], name))
+    for visits in turns.values():
+        order = [name for _, name in sorted(visits)]
+        changes = sum(one != other for one, other in itertools.pairwise(order))
+        assert changes == 1  # all workloads of one side, then all of the other
+
+
+def test_what_is_left_open_is_screened_further_but_not_for_ever(tmp_path: Path) -> None:
+    told: list[str] = []
+    gate(tmp_path, told=told, device="synthetic?noise=0.01&launch=0.09", workloads=tuple(PREFILL))
+    assert any("left open, measured further" in text for text in told)
+    rounds = [len(rounds_of(tmp_path / "out" / "new", one.workload_id)) for one in PREFILL]
+    assert max(rounds) > 5
+    assert max(rounds) <= 15 + 15
 
 
 def test_both_sides_have_the_same_inputs_and_as_many_samples(tmp_path: Path) -> None:

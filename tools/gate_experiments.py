@@ -121,7 +121,8 @@ SIZED: Axes = {  # each with a number of heads or a length of its own, by which 
         "phase": "decode", "backend": "math", "kv_cache": "paged", "seq_len": "768..6144x2",
     },
 }  # fmt: skip
-SAME_BUDGET_S = 330.0
+SAME_BUDGET_S = 270.0
+FEW = Pace(num_samples=5, warmup_s=0.005)
 BRIEF = Pace(visit_s=0.04, warmup_s=0.02)  # fewer samples of long calls, so that gates are short
 
 
@@ -185,7 +186,10 @@ def gated(
 
 @contextlib.contextmanager
 def busy_cores(count: int) -> Iterator[None]:
+    """Processes that never wait, at normal priority whatever that of the experiment."""
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    for process in spinning:
+        os.setpriority(os.PRIO_PROCESS, process.pid, 0)
     try:
         yield
     finally:
@@ -227,6 +231,7 @@ def keep(
         "took_s": round(took_s, 1),
         "num_busy": num_busy,
         "load": os.getloadavg()[0],
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
         "verdict": found.comparison.verdict,
         "exit_code": found.comparison.exit_code,
         "notes": list(found.comparison.notes),
@@ -244,7 +249,9 @@ def same(times: int, seed: int) -> None:
     num_busy = os.cpu_count() or 1
     for number in range(times):
         with busy_cores(num_busy):
-            found, took_s = gated(workloads, {}, seed=seed + number, budget_s=SAME_BUDGET_S)
+            found, took_s = gated(
+                workloads, {}, seed=seed + number, pace=FEW, budget_s=SAME_BUDGET_S
+            )
         keep("same", found, took_s, {}, num_busy)
 
 
