@@ -119,3 +119,10 @@ def test_thresholds_that_make_no_sense_are_refused(tmp_path: Path, text: str, wo
     with pytest.raises(UsageError, match=words) as refused:
         read(tmp_path, text)
     assert refused.value.fix
+
+
+def test_the_example_in_the_docs_is_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ci.md").read_text(encoding="utf-8")
+    [example] = [part for part in page.split("```") if part.startswith("yaml\nformat: 1")]
+    found = read(tmp_path, example.removeprefix("yaml\n"))
+    assert found.rules or found.allowances or found.limits
