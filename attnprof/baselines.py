@@ -31,6 +31,7 @@ ACCEPTANCES_FILE = "acceptances.jsonl"
 _FILES = (RECORDS_FILE, RULERS_FILE, RUN_FILE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _AGREEING = ("same", "inconclusive")
+_QUIETER = "measure both again while nothing else runs (attnprof doctor says what does)"
 
 
 class Changes(TypedDict, total=False):
@@ -210,7 +211,12 @@ def _refuse_disagreement(one: SideRun, other: SideRun) -> None:
     if disagreeing:
         raise CannotMeasureError(
             f"two runs of the same code disagree on {_some(disagreeing)}",
-            "measure both again while nothing else runs (attnprof doctor says what does)",
+            _QUIETER,
+        )
+    if comparison.exit_code:
+        raise CannotMeasureError(
+            f"{one.side.name} and {other.side.name} are too noisy to tell whether they agree",
+            _QUIETER,
         )
 
 

@@ -96,6 +96,23 @@ def test_a_second_run_that_disagrees_is_refused_and_nothing_is_kept(
     assert baseline_names() == []
 
 
+def test_a_second_run_of_which_nothing_can_be_told_verifies_nothing(
+    run_with: Callable[..., Path],
+) -> None:
+    single = [json.loads(line) for line in (RUN / RECORDS_FILE).read_text().splitlines()]
+    runs = run_with("one"), run_with("two")
+    for run in runs:
+        lines = [
+            {**one, "sample_launch": [1] * len(one["samples_s"]), "kv_bytes": None,
+             "peak_activation_bytes": None}
+            for one in single
+        ]  # fmt: skip
+        (run / RECORDS_FILE).write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    with pytest.raises(CannotMeasureError, match="too noisy to tell"):
+        accept_baseline(runs[0], "why", verify=runs[1])
+    assert baseline_names() == []
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
