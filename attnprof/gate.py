@@ -1,6 +1,6 @@
 """Two Pythons and a few workloads -> a comparison: screened cheaply, confirmed strictly, in turns.
 
-Every workload has five pairs of launches. What they flag has up to fifteen fresh ones, on which
+Every workload has five pairs of launches. What they flag has up to thirty fresh ones, on which
 alone the strict test is made. What they leave open is screened further, the most useful first,
 until it is decided or the budget is spent.
 """
@@ -10,17 +10,18 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attnprof.errors import AttnprofError, CannotMeasureError
 from attnprof.findings import counted
 from attnprof.pairs import PairRequest, Pairs, Side, open_pairs
-from attnprof.progress import time_words
+from attnprof.progress import QUIET_S, time_words
 from attnprof.recording import identity
 from attnprof.records import strict_json
 from attnprof.stopping import stop_wishes
-from attnprof.verdicts.comparison import Comparison
+from attnprof.verdicts.comparison import UNKNOWN, Comparison
 from attnprof.verdicts.fingerprint import differences, refuse_hard
 from attnprof.verdicts.judging import Asked, Timed, compare_sides, timed_together
 from attnprof.verdicts.procedure import (
@@ -40,8 +41,10 @@ BUDGET_S = 420.0
 MAX_SCREENS = 3  # of a workload that the first one leaves open
 SUBJECTS = ("torch",)  # what may differ, since two Pythons have been named
 # Fresh launches a side at which the strict test is made, and its share of the level: what is far
-# slower needs no more than five.
-CONFIRMING = ((5, 0.2), (15, 0.8))
+# slower needs no more than five, what waits for memory differs from launch to launch. To tell
+# what is faster fifteen are enough.
+CONFIRMING = ((5, 0.2), (15, 0.4), (30, 0.4))
+MOST_FOR_FASTER = 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +127,7 @@ class _Open:
     num_screens: int = 1
     is_flagged: bool = False
     num_confirmed: int = 0  # fresh pairs at the last strict test
-    level_share: float = 1.0
+    level_share: float = CONFIRMING[-1][1]
 
 
 class _Gate:
@@ -140,6 +143,7 @@ class _Gate:
         self.num_pairs = 0
         self.notes: list[str] = []
         self.read: dict[str, tuple[int, tuple[SideRun, SideRun]]] = {}
+        self.said_at = time.monotonic()
         self.stop_at = time.monotonic() + request.budget_s
         pairs.stop_at = self.stop_at
 
@@ -159,7 +163,7 @@ class _Gate:
             useful = self._useful()
             if not useful:
                 break
-            self.tell(f"{counted(len(useful), 'workload')} left open, measured further")
+            self._say(f"{counted(len(useful), 'workload')} left open, measured further")
             for one in useful:
                 one.num_screens += 1
             workloads = [one.workload for one in useful]
@@ -176,11 +180,20 @@ class _Gate:
             words = f"{why}: pair {number + 1} of {num_pairs}"
             left_s = (num_pairs - number) * self._pair_s(workloads)
             left = f", {time_words(left_s)} left of it" if left_s else ""
-            self.tell(f"{words}, {counted(len(workloads), 'workload')}{left}")
-            if not self.pairs.measure(workloads, confirming=confirming):
+            self._say(f"{words}, {counted(len(workloads), 'workload')}{left}")
+            heard = partial(self._sign_of_life, words)
+            if not self.pairs.measure(workloads, confirming=confirming, progress=heard):
                 return False
             self.num_pairs += len(workloads)
         return True
+
+    def _sign_of_life(self, words: str, done: int, total: int) -> None:
+        if time.monotonic() - self.said_at >= QUIET_S:
+            self._say(f"{words}: {done} of {total}")
+
+    def _say(self, text: str) -> None:
+        self.said_at = time.monotonic()
+        self.tell(text)
 
     def _pair_s(self, workloads: Sequence[Workload]) -> float:
         return math.fsum(self.pairs.took_s.get(one.workload_id, 0.0) for one in workloads)
@@ -199,14 +212,14 @@ class _Gate:
             if not one.is_flagged and is_flagged(found, self._threshold(key)):
                 one.is_flagged = True
                 flagged[found.rise > 0].append(one)
-        for slower in (True, False):
-            self._confirm_these(flagged[slower])
+        self._confirm_these(flagged[True], CONFIRMING[-1][0])
+        self._confirm_these(flagged[False], MOST_FOR_FASTER)
 
-    def _confirm_these(self, flagged: Sequence[_Open]) -> None:
+    def _confirm_these(self, flagged: Sequence[_Open], most: int) -> None:
         taken = 0
         pending = list(flagged)
         for num_fresh, share in CONFIRMING:
-            if not pending:
+            if not pending or num_fresh > most:
                 return
             whole = self._take([o.workload for o in pending], num_fresh - taken, "confirming")
             taken = num_fresh
@@ -217,7 +230,8 @@ class _Gate:
             pending = [
                 one
                 for one in pending
-                if decided[one.workload.workload_id].verdict not in ("regressed", "improved")
+                if (known := decided.get(one.workload.workload_id)) is not None
+                and known.verdict == "inconclusive"
             ]
             if not whole:
                 return
@@ -298,7 +312,9 @@ class _Gate:
             if timed.clock is None:
                 yield key, Decision("incomparable", reason=timed.reason)
             elif timed.reason is not None:
-                yield key, Decision("inconclusive", reason=timed.reason)
+                seen = contrast(timed.base, timed.new)
+                ratio, counts = (seen.ratio, seen.num_launches) if seen else (UNKNOWN, (0, 0))
+                yield key, Decision("inconclusive", ratio, num_launches=counts, reason=timed.reason)
             else:
                 yield (
                     key,
@@ -318,7 +334,7 @@ class _Gate:
 
     def _note(self, text: str) -> None:
         self.notes.append(text)
-        self.tell(f"note: {text}")
+        self._say(f"note: {text}")
 
 
 def _pairs_needed(found: Contrast, threshold: float) -> float:

@@ -306,8 +306,17 @@ class Pairs:
         """Whether either side has given the workload up."""
         return any(side.visited[workload.workload_id].has_ended for side in self.sides)
 
-    def measure(self, workloads: Sequence[Workload], *, confirming: bool) -> bool:
+    def measure(
+        self,
+        workloads: Sequence[Workload],
+        *,
+        confirming: bool,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> bool:
         """One pair of each of ``workloads`` that has not ended; False when time was over before.
+
+        Args:
+            progress: Told how many of how many have had theirs.
 
         Raises:
             StopRequestedError: The user wants it to stop.
@@ -317,6 +326,7 @@ class Pairs:
             side.launcher.launch_kind = self._launch_kind(side, confirming)
         left = [workload for workload in workloads if not self.has_ended(workload)]
         order = random.Random(f"{self.request.seed}/{self.round}/sides")
+        done = 0
         for group in visiting_order(left, self.request.seed, self.round) if left else ():
             blocks = [[workload] for workload in group] if self._together else [group]
             if self._together:
@@ -332,6 +342,8 @@ class Pairs:
                         side.close_worker()
                 for workload in block:
                     self._learn(workload)
+                done += len(block)
+                progress(done, len(left))
             self._close_workers()
         self.round += 1
         return True

@@ -224,7 +224,7 @@ def test_what_is_left_open_is_screened_further_but_not_for_ever(tmp_path: Path) 
     assert any("left open, measured further" in text for text in told)
     rounds = [len(rounds_of(tmp_path / "out" / "new", one.workload_id)) for one in PREFILL]
     assert max(rounds) > 5
-    assert max(rounds) <= 15 + 15
+    assert max(rounds) <= 15 + 30
 
 
 def test_both_sides_have_the_same_inputs_and_as_many_samples(tmp_path: Path) -> None:
@@ -260,10 +260,10 @@ def test_sides_on_other_devices_are_refused_before_anything_is_measured(tmp_path
     assert not read_run(tmp_path / "out" / "base").visits
 
 
-def command(tmp_path: Path, *args: str) -> "subprocess.Popen[str]":
+def command(tmp_path: Path, *args: str, base: str = sys.executable) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [
-            sys.executable, "-m", "attnprof", "gate", "--base", sys.executable, *args,
+            sys.executable, "-m", "attnprof", "gate", *(["--base", base] if base else []), *args,
             "--output", str(tmp_path / "out"),
         ],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
@@ -287,7 +287,7 @@ def test_the_command_names_the_workload_and_exits_with_1(tmp_path: Path) -> None
 
 
 def test_the_command_wants_a_base(tmp_path: Path) -> None:
-    ended = command(tmp_path, "--base", "", "--device", DEVICE)
+    ended = command(tmp_path, "--device", DEVICE, base="")
     out, err = ended.communicate(timeout=60)
     assert (ended.returncode, out) == (2, "")
     assert "nothing to hold against" in err and "--base" in err
@@ -318,7 +318,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
 def test_a_side_that_waits_awake_is_refused_by_name(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     base = f"env OMP_WAIT_POLICY=active {sys.executable}"
-    ended = command(tmp_path, "--base", base, "--device", "cpu", "--axis", "seq_len=64")
+    ended = command(tmp_path, "--device", "cpu", "--axis", "seq_len=64", base=base)
     _, err = ended.communicate(timeout=120)
     assert ended.returncode == 3, err
     assert "OMP_WAIT_POLICY" in err and "--allow-different environment" in err

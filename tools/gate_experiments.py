@@ -1,6 +1,6 @@
 """What attnprof gate finds and what it does not, by real gates -> a line of JSON each, a table.
 
-    python tools/gate_experiments.py same --times 5        # identical code, every core kept busy
+    python tools/gate_experiments.py same --times 35       # pairs of identical code, cores busy
     python tools/gate_experiments.py slower --times 5      # one or two heads of twenty done twice
     python tools/gate_experiments.py bytes                 # 3 % more of the peak; a slot more of KV
     python tools/gate_experiments.py backend               # flash's kernel changed to math
@@ -21,21 +21,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnprof.gate import BUDGET_S, Gated, GateRequest, measure_pair
+from attnprof.gate import BUDGET_S, CONFIRMING, MAX_SCREENS, Gated, GateRequest, measure_pair
 from attnprof.grid import USUAL, expand
 from attnprof.interpreters import find_interpreter
-from attnprof.pairs import Pace, PairRequest
+from attnprof.pairs import Pace, PairRequest, open_pairs
 from attnprof.render import Column, OutputFormat, Table, show
+from attnprof.verdicts.procedure import (
+    Contrast,
+    confirming_level,
+    contrast,
+    decide_in_two_looks,
+    is_flagged,
+)
+from attnprof.verdicts.sides import Observed
+from attnprof.verdicts.thresholds import DEFAULTS
 from attnprof.workload import Workload
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "reports" / "gate" / "gates.jsonl"
+SERIES = ROOT / "reports" / "gate" / "same.jsonl"
+NUM_SCREENING = 5
+FAMILY = 100  # workloads of a gate, by which the level of its second look is set
 Axes = dict[str, dict[str, Any]]
 
 # Attention of the last of twenty heads, or of the last two, is computed once more.
@@ -96,7 +109,7 @@ SMALL: Axes = {
     "decode": {
         "phase": "decode", "backend": ["flash", "math", "eager"], "seq_len": "256..2048*2",
         "num_q_heads": [4, 8], "num_kv_heads": 2, "head_dim": [32, 64],
-        "num_layers": [1, 2], "kv_cache": ["static", "contiguous"],
+        "num_layers": 2, "kv_cache": ["static", "contiguous"],
     },
     "far": {"phase": "decode", "backend": "flash", "seq_len": "4k,8k", "num_q_heads": [8, 16]},
 }  # fmt: skip
@@ -121,8 +134,8 @@ SIZED: Axes = {  # each with a number of heads or a length of its own, by which 
         "phase": "decode", "backend": "math", "kv_cache": "paged", "seq_len": "768..6144x2",
     },
 }  # fmt: skip
-SAME_BUDGET_S = 270.0
 FEW = Pace(num_samples=5, warmup_s=0.005)
+BYTES_BUDGET_S = 60.0  # one launch tells bytes; latencies are of no interest there
 BRIEF = Pace(visit_s=0.04, warmup_s=0.02)  # fewer samples of long calls, so that gates are short
 
 
@@ -203,7 +216,6 @@ def keep(
     found: Gated,
     took_s: float,
     planted: Mapping[str, Planted],
-    num_busy: int = 0,
 ) -> None:
     """One line for a gate: of every workload what was planted and what was found."""
     if found.comparison is None or found.interrupted:
@@ -229,8 +241,8 @@ def keep(
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": ["python", "tools/gate_experiments.py", *sys.argv[1:]],
         "took_s": round(took_s, 1),
-        "num_busy": num_busy,
         "load": os.getloadavg()[0],
+        "looks": [num_fresh for num_fresh, _ in CONFIRMING],
         "priority": os.getpriority(os.PRIO_PROCESS, 0),
         "verdict": found.comparison.verdict,
         "exit_code": found.comparison.exit_code,
@@ -244,15 +256,102 @@ def keep(
 
 
 def same(times: int, seed: int) -> None:
-    """Identical code, beside a process on every core that never waits."""
+    """Identical code, beside a process on every core that never waits: one series of pairs of
+    real launches, kept as the log of each launch's median CPU time."""
     workloads = workloads_of(SMALL)
+    started = time.monotonic()
     num_busy = os.cpu_count() or 1
-    for number in range(times):
-        with busy_cores(num_busy):
-            found, took_s = gated(
-                workloads, {}, seed=seed + number, pace=FEW, budget_s=SAME_BUDGET_S
-            )
-        keep("same", found, took_s, {}, num_busy)
+    with checkout({}) as base, checkout({}) as new, tempfile.TemporaryDirectory() as folder:
+        request = PairRequest(
+            base=find_interpreter(str(base)),
+            new=find_interpreter(str(new)),
+            workloads=workloads,
+            output=Path(folder) / "out",
+            device="cpu",
+            pace=FEW,
+            seed=seed,
+        )
+        with busy_cores(num_busy), open_pairs(request) as pairs:
+            for number in range(times):
+                tell(f"pair {number + 1} of {times}, {time.monotonic() - started:.0f} s")
+                pairs.measure(workloads, confirming=False)
+            sides = [
+                {record["workload_id"]: record for record in side.records()} for side in pairs.sides
+            ]
+    head = {
+        "command": ["python", "tools/gate_experiments.py", *sys.argv[1:]],
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "took_s": round(time.monotonic() - started, 1),
+        "num_busy": num_busy,
+        "load": os.getloadavg()[0],
+    }
+    lines = [head]
+    for one in workloads:
+        key = one.workload_id
+        logs = [Observed(side[key]).logs("cpu") for side in sides]
+        rounded = [[round(value, 5) for value in side] for side in logs]
+        lines.append({"workload_id": key, "base": rounded[0], "new": rounded[1]})
+    SERIES.parent.mkdir(parents=True, exist_ok=True)
+    SERIES.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def replayed(
+    base: Sequence[float], new: Sequence[float], first: int, level: float
+) -> tuple[str, bool]:
+    """What the gate says that screens with five pairs from ``first`` on, and confirms with those
+    after them; the series is a circle. Also whether the screen flagged it."""
+
+    def launches(start: int, count: int) -> Contrast:
+        places = [(start + i) % len(base) for i in range(count)]
+        found = contrast([base[i] for i in places], [new[i] for i in places])
+        assert found is not None
+        return found
+
+    threshold = DEFAULTS["latency"].share
+    screened = launches(first, NUM_SCREENING)
+    most = CONFIRMING[-1][0]
+    found = decide_in_two_looks(screened, None, threshold, level=level, num_fresh=most)
+    if not is_flagged(screened, threshold):
+        return found.verdict, False
+    for num_fresh, share in CONFIRMING:
+        if num_fresh > len(base) - NUM_SCREENING:
+            break
+        fresh = launches(first + NUM_SCREENING, num_fresh)
+        found = decide_in_two_looks(screened, fresh, threshold, level=level * share, num_fresh=most)
+        if found.verdict != "inconclusive":
+            break
+    return found.verdict, True
+
+
+def same_rows() -> Iterator[dict[str, Any]]:
+    """The gate replayed on the series of identical code: screens that share no launch, and all."""
+    lines = [json.loads(line) for line in SERIES.read_text(encoding="utf-8").splitlines()]
+    level = confirming_level(FAMILY, MAX_SCREENS)
+    for name, step in (("same, screens apart", NUM_SCREENING), ("same, sliding", 1)):
+        found: Counter[str] = Counter()
+        num_windows = 0
+        for line in lines[1:]:
+            base, new = line["base"], line["new"]
+            starts = range(0, len(base) - NUM_SCREENING + 1, step)
+            num_windows = len(starts)
+            for start in starts:
+                verdict, flagged = replayed(base, new, start, level)
+                found[verdict] += 1
+                found["flagged"] += flagged
+        compared = sum(found[verdict] for verdict in found if verdict != "flagged")
+        yield {
+            "experiment": name,
+            "phase": "both",
+            "metric": "latency",
+            "planted": "nothing",
+            "gates": num_windows,
+            "compared": compared,
+            "regressed": found["regressed"],
+            "share": found["regressed"] / compared,
+            "inconclusive": found["inconclusive"],
+            "improved": found["improved"],
+            "flagged": found["flagged"],
+        }
 
 
 def slower(times: int, seed: int) -> None:
@@ -271,7 +370,7 @@ def more_bytes(times: int, seed: int) -> None:
     """3 % more of the measured peak held during the call; one slot more in each static cache."""
     workloads = workloads_of(SIZED)
     for number in range(times):
-        clean, _ = gated(workloads, {}, seed=seed + number, pace=BRIEF)
+        clean, _ = gated(workloads, {}, seed=seed + number, pace=BRIEF, budget_s=BYTES_BUDGET_S)
         assert clean.comparison is not None
         peaks = {
             one.workload_id: metric.base
@@ -283,11 +382,15 @@ def more_bytes(times: int, seed: int) -> None:
             for one in workloads
         }
         changes = {SDPA: BYTES_MORE.format(more=more)}
-        found, took_s = gated(workloads, changes, seed=seed + number, pace=BRIEF)
+        found, took_s = gated(
+            workloads, changes, seed=seed + number, pace=BRIEF, budget_s=BYTES_BUDGET_S
+        )
         planted = {one.workload_id: Planted(metric="peak_memory", rise=0.03) for one in workloads}
         keep("peak memory", found, took_s, planted)
         cached = [one for one in workloads if one.kv_cache == "static"]
-        found, took_s = gated(cached, {LAYOUTS: A_SLOT_MORE}, seed=seed + number, pace=BRIEF)
+        found, took_s = gated(
+            cached, {LAYOUTS: A_SLOT_MORE}, seed=seed + number, pace=BRIEF, budget_s=BYTES_BUDGET_S
+        )
         planted = {
             one.workload_id: Planted(metric="kv_bytes", rise=1 / one.kv_len) for one in cached
         }
@@ -323,7 +426,7 @@ def quick(times: int, seed: int) -> None:
 
 def kept() -> list[dict[str, Any]]:
     if not KEPT.exists():
-        raise SystemExit(f"no gate is kept in {KEPT}")
+        return []
     return [json.loads(line) for line in KEPT.read_text(encoding="utf-8").splitlines()]
 
 
@@ -352,6 +455,7 @@ def groups(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             "share": regressed / len(verdicts),
             "inconclusive": verdicts.count("inconclusive"),
             "improved": verdicts.count("improved"),
+            "flagged": None,
         }
 
 
@@ -371,10 +475,11 @@ def table() -> Table:
             Column("compared", "Compared", "{:,}".format, "right"),
             Column("regressed", "Regressed", "{:,}".format, "right"),
             Column("share", "Share", "{:.1%}".format, "right"),
+            Column("flagged", "Flagged", "{:,}".format, "right"),
             Column("inconclusive", "Inconclusive", "{:,}".format, "right"),
             Column("improved", "Improved", "{:,}".format, "right"),
         ),
-        rows=tuple(groups(lines)),
+        rows=(*groups(lines), *(same_rows() if SERIES.exists() else ())),
     )
 
 
@@ -388,7 +493,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("experiment", choices=[*EXPERIMENTS, "table"])
-    parser.add_argument("--times", type=int, default=1, help="so many gates")
+    parser.add_argument("--times", type=int, default=1, help="so many gates; of same, pairs")
     parser.add_argument("--seed", type=int, default=0, help="of the first gate")
     asked = parser.parse_args()
     if asked.experiment != "table":

@@ -32,17 +32,17 @@ def gate(
         ),
     ] = None,
     base: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="PYTHON",
             help="What to hold against: a python, a folder with a checkout of attnprof or a venv "
             "in it, or a command such as 'env PYTHONPATH=... python'.",
         ),
-    ] = "",
+    ] = None,
     new: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="PYTHON", help="What is under test; left out: this very Python."),
-    ] = sys.executable or "python",
+    ] = None,
     axis: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,7 +96,7 @@ def gate(
     from attnprof.pairs import Pace, PairRequest
     from attnprof.verdicts.asking import asked_of
 
-    if not base:
+    if base is None:
         raise UsageError("there is nothing to hold against", "name it with --base PYTHON")
     asked = session.Asked(
         spec=spec,
@@ -108,7 +108,7 @@ def gate(
     request = GateRequest(
         pair=PairRequest(
             base=find_interpreter(base),
-            new=find_interpreter(new),
+            new=find_interpreter(sys.executable if new is None else new),
             workloads=grid.workloads,
             output=output or session.new_dir("gate"),
             device=device,
