@@ -92,7 +92,9 @@ def measure_pair(request: GateRequest, tell: Callable[[str], None] = lambda text
         allow_different=tuple(dict.fromkeys((*request.asked.allow_different, *SUBJECTS))),
     )
     interrupted = False
+    stop_at = time.monotonic() + request.budget_s
     with stop_wishes() as stop, open_pairs(request.pair, stop.is_set) as pairs:
+        pairs.stop_at = stop_at
         gate = _Gate(pairs, replace(request, asked=asked), tell)
         gate.refuse_other_conditions()
         try:
@@ -144,8 +146,6 @@ class _Gate:
         self.notes: list[str] = []
         self.read: dict[str, tuple[int, tuple[SideRun, SideRun]]] = {}
         self.said_at = time.monotonic()
-        self.stop_at = time.monotonic() + request.budget_s
-        pairs.stop_at = self.stop_at
 
     def refuse_other_conditions(self) -> None:
         """Before anything is measured: conditions that make every comparison void."""
@@ -170,7 +170,7 @@ class _Gate:
             if not self._take(workloads, self.request.pair.num_screening, "further"):
                 break
         left = [key for key, one in self._decided() if one.verdict == "inconclusive"]
-        if left and time.monotonic() + self._least_s(left) >= self.stop_at:
+        if left and time.monotonic() + self._least_s(left) >= self.pairs.stop_at:
             self._note(f"the budget was spent with {counted(len(left), 'workload')} undecided")
 
     def _take(self, workloads: Sequence[Workload], num_pairs: int, why: str) -> bool:
@@ -253,7 +253,7 @@ class _Gate:
             screening_s = self.request.pair.num_screening * self.pairs.took_s[key]
             needed = _pairs_needed(contrasts[key], self._threshold(key))
             waiting.append((needed * self.pairs.took_s[key], screening_s, one))
-        left_s = self.stop_at - time.monotonic()
+        left_s = self.pairs.stop_at - time.monotonic()
         chosen = []
         for _, screening_s, one in sorted(waiting, key=lambda entry: entry[0]):
             left_s -= screening_s

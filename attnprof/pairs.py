@@ -329,7 +329,7 @@ class Pairs:
         done = 0
         for group in visiting_order(left, self.request.seed, self.round) if left else ():
             blocks = [[workload] for workload in group] if self._together else [group]
-            if self._together:
+            if self._together and time.monotonic() < self.stop_at:
                 self._start_both()
             for block in blocks:
                 if time.monotonic() >= self.stop_at:
