@@ -84,7 +84,8 @@ def measure_pair(request: GateRequest, tell: Callable[[str], None] = lambda text
 
     Raises:
         UsageError: The folder holds a comparison already, or the base has nothing that is ok.
-        CannotMeasureError: The device is not there, or the sides find other conditions.
+        CannotMeasureError: The device is not there, the sides find other conditions, or the budget
+            was spent before anything was measured.
     """
     asked = replace(
         request.asked,
@@ -101,6 +102,10 @@ def measure_pair(request: GateRequest, tell: Callable[[str], None] = lambda text
             gate.measure()
         except StopRequestedError:
             interrupted = True
+        if not pairs.num_visits and not interrupted:
+            raise CannotMeasureError(
+                "the budget was spent before anything was measured", "give it more: --budget 7m"
+            )
         try:
             comparison = gate.comparison()
         except AttnprofError:

@@ -160,18 +160,49 @@ def test_a_workload_that_the_new_side_cannot_run_fails(tmp_path: Path) -> None:
 
 def test_what_was_not_measured_is_never_green(tmp_path: Path) -> None:
     told: list[str] = []
-    with pytest.raises(UsageError, match="no workload that is ok"):
+    with pytest.raises(CannotMeasureError, match="before anything was measured"):
         gate(tmp_path, told=told, budget_s=0.0)
     assert any("budget was spent" in text for text in told)
 
 
-def test_a_spent_budget_leaves_what_it_did_not_reach_undecided(tmp_path: Path) -> None:
-    slow_to_visit = f"{DEVICE}&pace=0.4s"
-    gated = gate(tmp_path, device=slow_to_visit, budget_s=1.0, workloads=tuple(PREFILL))
+class Clock(list[str]):
+    """A clock that stands, and jumps by a day when a text is told."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.now = text, 0.0
+
+    def append(self, told: str) -> None:
+        super().append(told)
+        self.now += 86_400.0 * (self.text in told)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_spent_budget_leaves_what_it_did_not_reach_undecided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock("screening: pair 2 of 5")
+    for module in ("attnprof.gate", "attnprof.pairs"):
+        monkeypatch.setattr(f"{module}.time", clock)
+    gated = gate(tmp_path, told=clock)
     assert gated.comparison is not None
     assert any("budget was spent" in note for note in gated.comparison.notes)
     assert gated.comparison.exit_code == 3
-    assert "same" not in {one.verdict for one in gated.comparison.workloads}
+    assert {one.verdict for one in gated.comparison.workloads} == {"inconclusive"}
+
+
+def test_what_was_flagged_and_not_confirmed_is_undecided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock("confirming: pair 1 of 5")
+    for module in ("attnprof.gate", "attnprof.pairs"):
+        monkeypatch.setattr(f"{module}.time", clock)
+    gated = gate(tmp_path, law('slow=(("decode*", 1.2),)'), told=clock)
+    latency = verdicts(gated)[DECODE.workload_id].metric("latency")
+    assert latency is not None and latency.verdict == "inconclusive"
+    assert latency.reason == "flagged, and not measured again"
+    assert rounds_of(tmp_path / "out" / "new", DECODE.workload_id) == list(range(5))
 
 
 def test_the_order_of_the_sides_is_drawn_for_each_visit(tmp_path: Path) -> None:
