@@ -19,7 +19,7 @@ from zlib import crc32
 from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.forecast import expected_call_s, memory_problem, needed_bytes
 from attnprof.interpreters import Interpreter
-from attnprof.measure import ACCELERATORS, Plan, Progress
+from attnprof.measure import ACCELERATORS, Plan, Progress, Visit
 from attnprof.recording import Conditions, fingerprint, make_record, unmeasured_record
 from attnprof.records import RUN_FILE, RunDirectory, open_run_directory
 from attnprof.rounds import visiting_order
@@ -60,10 +60,14 @@ class Visited:
     prediction: str | None = None  # why it is not run at all
 
     @property
+    def visits(self) -> tuple[Visit, ...]:
+        return (*self.screening.visits, *self.confirming.visits)
+
+    @property
     def every(self) -> Progress:
         """All visits together, as a record is made of them."""
         progress = Progress(self.workload, self.screening.plan, self.screening.threads)
-        for visit in (*self.screening.visits, *self.confirming.visits):
+        for visit in self.visits:
             progress.add(visit)
         return progress
 
@@ -405,11 +409,10 @@ class Pairs:
         workload, pace = visited.workload, self.request.pace
         worker = self._worker(side)
         known = self.num_samples.get(workload.workload_id)
-        is_first = not (visited.screening.visits or visited.confirming.visits)
         request = visit_request(
             workload,
             seed=crc32(f"{self.request.seed}/{workload.workload_id}/{self.round}".encode()),
-            first=is_first,
+            first=not visited.visits,
             num_samples=pace.num_samples if known is None else known,
             limit_s=pace.visit_s if known is None else pace.timeout_s,
             warmup_s=pace.warmup_s,
@@ -461,7 +464,7 @@ class Pairs:
     def _learn(self, workload: Workload) -> None:
         """From the first pair, how many samples fit into a visit; from each, how long it takes."""
         key = workload.workload_id
-        every = [side.visited[key].every.visits for side in self.sides]
+        every = [side.visited[key].visits for side in self.sides]
         last = [visits[-1] for visits in every if visits]
         self.took_s[key] = sum(visit.turnaround_s or 0.0 for visit in last)
         taken = [visit for visit in last if visit.samples is not None]

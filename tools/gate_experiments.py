@@ -2,6 +2,7 @@
 
     python tools/gate_experiments.py same --times 35       # pairs of identical code, cores busy
     python tools/gate_experiments.py slower --times 5      # one or two heads of twenty done twice
+    python tools/gate_experiments.py slower-series --times 40
     python tools/gate_experiments.py bytes                 # 3 % more of the peak; a slot more of KV
     python tools/gate_experiments.py backend               # flash's kernel changed to math
     python tools/gate_experiments.py quick                 # how long the sweep 'quick' takes
@@ -32,7 +33,7 @@ from attnprof.gate import BUDGET_S, CONFIRMING, MAX_SCREENS, Gated, GateRequest,
 from attnprof.grid import USUAL, expand
 from attnprof.interpreters import find_interpreter
 from attnprof.pairs import Pace, PairRequest, open_pairs
-from attnprof.render import Column, OutputFormat, Table, show
+from attnprof.render import Column, OutputFormat, Table, markdown_text, show
 from attnprof.verdicts.procedure import (
     Contrast,
     confirming_level,
@@ -46,7 +47,6 @@ from attnprof.workload import Workload
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "reports" / "gate" / "gates.jsonl"
-SERIES = ROOT / "reports" / "gate" / "same.jsonl"
 NUM_SCREENING = 5
 FAMILY = 100  # workloads of a gate, by which the level of its second look is set
 Axes = dict[str, dict[str, Any]]
@@ -256,19 +256,41 @@ def keep(
 
 
 def same(times: int, seed: int) -> None:
-    """Identical code, beside a process on every core that never waits: one series of pairs of
-    real launches, kept as the log of each launch's median CPU time."""
-    workloads = workloads_of(SMALL)
+    """Identical code, beside a process on every core that never waits."""
+    series("same", workloads_of(SMALL), {}, {}, times, seed, os.cpu_count() or 1)
+
+
+def slower_series(times: int, seed: int) -> None:
+    """As ``slower``, in one series on which the gate is replayed."""
+    workloads = workloads_of(TWENTY)
+    changes, rises = heads_twice(seed)
+    series("slower", workloads, changes, rises, times, seed, 0)
+
+
+def series(
+    name: str,
+    workloads: Sequence[Workload],
+    changes: Mapping[str, str],
+    rises: Mapping[int, float],
+    times: int,
+    seed: int,
+    num_busy: int,
+) -> None:
+    """Pairs of real launches of a clean copy and a changed one, one after the other, kept as the
+    log of each launch's median CPU time.
+
+    Args:
+        rises: What was planted, by the keys that a workload holds.
+    """
     started = time.monotonic()
-    num_busy = os.cpu_count() or 1
-    with checkout({}) as base, checkout({}) as new, tempfile.TemporaryDirectory() as folder:
+    with checkout({}) as base, checkout(changes) as new, tempfile.TemporaryDirectory() as folder:
         request = PairRequest(
             base=find_interpreter(str(base)),
             new=find_interpreter(str(new)),
-            workloads=workloads,
+            workloads=tuple(workloads),
             output=Path(folder) / "out",
             device="cpu",
-            pace=FEW,
+            pace=FEW if num_busy else BRIEF,
             seed=seed,
         )
         with busy_cores(num_busy), open_pairs(request) as pairs:
@@ -285,14 +307,16 @@ def same(times: int, seed: int) -> None:
         "num_busy": num_busy,
         "load": os.getloadavg()[0],
     }
-    lines = [head]
+    lines: list[dict[str, Any]] = [head]
     for one in workloads:
         key = one.workload_id
         logs = [Observed(side[key]).logs("cpu") for side in sides]
         rounded = [[round(value, 5) for value in side] for side in logs]
-        lines.append({"workload_id": key, "base": rounded[0], "new": rounded[1]})
-    SERIES.parent.mkdir(parents=True, exist_ok=True)
-    SERIES.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        rise = rises.get(one.kv_len, 0.0)
+        lines.append({"workload_id": key, "rise": rise, "base": rounded[0], "new": rounded[1]})
+    path = KEPT.parent / f"{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def replayed(
@@ -323,46 +347,60 @@ def replayed(
     return found.verdict, True
 
 
-def same_rows() -> Iterator[dict[str, Any]]:
-    """The gate replayed on the series of identical code: screens that share no launch, and all."""
-    lines = [json.loads(line) for line in SERIES.read_text(encoding="utf-8").splitlines()]
+def series_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The gate replayed on a series: with screens that share no launch, and with all."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     level = confirming_level(FAMILY, MAX_SCREENS)
-    for name, step in (("same, screens apart", NUM_SCREENING), ("same, sliding", 1)):
-        found: Counter[str] = Counter()
-        num_windows = 0
-        for line in lines[1:]:
-            base, new = line["base"], line["new"]
-            starts = range(0, len(base) - NUM_SCREENING + 1, step)
-            num_windows = len(starts)
-            for start in starts:
-                verdict, flagged = replayed(base, new, start, level)
-                found[verdict] += 1
-                found["flagged"] += flagged
-        compared = sum(found[verdict] for verdict in found if verdict != "flagged")
-        yield {
-            "experiment": name,
-            "phase": "both",
-            "metric": "latency",
-            "planted": "nothing",
-            "gates": num_windows,
-            "compared": compared,
-            "regressed": found["regressed"],
-            "share": found["regressed"] / compared,
-            "inconclusive": found["inconclusive"],
-            "improved": found["improved"],
-            "flagged": found["flagged"],
-        }
+    kinds: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    for line in lines[1:]:
+        kind = line["workload_id"].split("-")[0], line.get("rise", 0.0)
+        kinds.setdefault(kind, []).append(line)
+    for words, step in (("screens apart", NUM_SCREENING), ("sliding", 1)):
+        for (phase, rise), members in sorted(kinds.items()):
+            found: Counter[str] = Counter()
+            for line in members:
+                base, new = line["base"], line["new"]
+                starts = range(0, len(base) - NUM_SCREENING + 1, step)
+                for start in starts:
+                    verdict, flagged = replayed(base, new, start, level)
+                    found[verdict] += 1
+                    found["flagged"] += flagged
+            compared = len(members) * len(starts)
+            yield {
+                "experiment": f"{path.stem}, {words}",
+                "phase": phase,
+                "metric": "latency",
+                "planted": planted_words(rise),
+                "gates": len(starts),
+                "compared": compared,
+                "regressed": found["regressed"],
+                "share": found["regressed"] / compared,
+                "inconclusive": found["inconclusive"],
+                "improved": found["improved"],
+                "flagged": found["flagged"],
+            }
+
+
+def planted_words(rise: float) -> str:
+    return f"+{rise:.0%}" if rise else "nothing"
+
+
+def heads_twice(number: int) -> tuple[dict[str, str], dict[int, float]]:
+    """One head of twenty done twice in every other length, two in the rest; and the rise of each
+    length."""
+    lengths = (*COMPUTE_LENS, *MEMORY_LENS)
+    twice = {length: 1 + (i + number) % 2 for i, length in enumerate(lengths)}
+    rises = {length: heads / 20 for length, heads in twice.items()}
+    return {SDPA: HEADS_TWICE.format(twice=twice)}, rises
 
 
 def slower(times: int, seed: int) -> None:
-    """One head of twenty done twice in every other length, two in the rest."""
+    """Real gates of what is 5 % and 10 % slower, by work that is repeated."""
     workloads = workloads_of(TWENTY)
     for number in range(times):
-        lengths = (*COMPUTE_LENS, *MEMORY_LENS)
-        twice = {length: 1 + (i + number) % 2 for i, length in enumerate(lengths)}
-        changes = {SDPA: HEADS_TWICE.format(twice=twice)}
+        changes, rises = heads_twice(number)
         found, took_s = gated(workloads, changes, seed=seed + number, pace=BRIEF, budget_s=1200)
-        planted = {one.workload_id: Planted(rise=twice[one.kv_len] / 20) for one in workloads}
+        planted = {one.workload_id: Planted(rise=rises[one.kv_len]) for one in workloads}
         keep("slower", found, took_s, planted)
 
 
@@ -448,7 +486,7 @@ def groups(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             "experiment": experiment,
             "phase": phase,
             "metric": metric,
-            "planted": {0.0: "nothing", 1.0: "as told"}.get(rise, f"+{rise:.0%}"),
+            "planted": "as told" if rise == 1.0 else planted_words(rise),
             "gates": len(num_gates[key]),
             "compared": len(verdicts),
             "regressed": regressed,
@@ -457,6 +495,11 @@ def groups(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             "improved": verdicts.count("improved"),
             "flagged": None,
         }
+
+
+def kept_series() -> list[Path]:
+    paths = (KEPT.parent / f"{name}.jsonl" for name in ("same", "slower"))
+    return [path for path in paths if path.exists()]
 
 
 def table() -> Table:
@@ -479,12 +522,50 @@ def table() -> Table:
             Column("inconclusive", "Inconclusive", "{:,}".format, "right"),
             Column("improved", "Improved", "{:,}".format, "right"),
         ),
-        rows=(*groups(lines), *(same_rows() if SERIES.exists() else ())),
+        rows=(*groups(lines), *(row for path in kept_series() for row in series_rows(path))),
     )
 
 
+def write_report() -> None:
+    """``report.md`` beside what was kept: the table, and what each line of it was made by."""
+    commands = dict.fromkeys(" ".join(line["command"][:3]) for line in kept())
+    for path in kept_series():
+        head = json.loads(path.read_text(encoding="utf-8").splitlines()[0])
+        commands[" ".join(head["command"][:3])] = None
+    text = REPORT.format(
+        table=markdown_text(table()), commands="\n".join(f"    {command}" for command in commands)
+    )
+    (KEPT.parent / "report.md").write_text(text, encoding="utf-8")
+
+
+REPORT = """# What the gate finds
+
+Real launches on two cores that other jobs kept busy, both sides checkouts of their own. Each gate
+is a line of `gates.jsonl`: what was planted in each workload, and what was found.
+
+{table}
+
+*same* is a series of pairs of identical code, in `same.jsonl` as the logs of launches' medians,
+beside a process on every core that never waits; `slower.jsonl` is one of the code of *slower*. The
+gate is replayed on them: a screen of five pairs, then as strict tests as a family of 100 has on
+the pairs after them, the series taken as a circle. *Screens apart* share no launch, and so many
+gates are independent of each other as far as their screens go; their second looks use pairs in
+which others screen. *Sliding* begins at every pair: its gates are not independent, and as many as
+those apart are what it is worth.
+
+*slower* computes attention of one or two of twenty heads twice: prefill is bound by compute,
+decode by memory. *peak memory* holds 3 % of the measured peak more, *KV bytes* a slot more.
+*backend* runs math's kernel where flash was asked for; its one planted workload is flash's.
+
+Made by
+
+{commands}
+    python tools/gate_experiments.py table
+"""
+
 EXPERIMENTS = {
-    "same": same, "slower": slower, "bytes": more_bytes, "backend": backend, "quick": quick,
+    "same": same, "slower": slower, "slower-series": slower_series, "bytes": more_bytes,
+    "backend": backend, "quick": quick,
 }  # fmt: skip
 
 
@@ -493,11 +574,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("experiment", choices=[*EXPERIMENTS, "table"])
-    parser.add_argument("--times", type=int, default=1, help="so many gates; of same, pairs")
+    parser.add_argument("--times", type=int, default=1, help="so many gates, or pairs")
     parser.add_argument("--seed", type=int, default=0, help="of the first gate")
     asked = parser.parse_args()
     if asked.experiment != "table":
         EXPERIMENTS[asked.experiment](asked.times, asked.seed)
+    write_report()
     show(table(), OutputFormat.rich)
 
 
