@@ -59,7 +59,7 @@ def make_record(progress: Progress, conditions: Conditions) -> dict[str, Any]:
     )
     return {
         "format": FORMAT,
-        **_identity(workload, conditions.device_kind),
+        **identity(workload, conditions.device_kind),
         "status": last.status,
         "reason": last.reason,
         "phase_of_failure": last.phase if last.status != "ok" else None,
@@ -108,7 +108,8 @@ def unmeasured_record(
     return {**make_record(progress, conditions), "warmup_s": [], "launches": []}
 
 
-def _identity(workload: Workload, device_kind: str) -> dict[str, Any]:
+def identity(workload: Workload, device_kind: str) -> dict[str, Any]:
+    """What a record says of its workload."""
     return {
         "workload_id": workload.workload_id,
         **workload.to_json(),

@@ -175,6 +175,26 @@ def _foretold(
     return found, f"; with an 80 % interval by calibration '{name}' where it has a law"
 
 
+def grid_of(asked: Asked) -> Grid:
+    """The workloads that were asked for, on a device that others open: torch may be missing here.
+
+    Raises:
+        UsageError: The sweep or an axis makes no sense.
+    """
+    name = kind_of(asked.device)
+    return _grid(asked, machine.likely_device_kind() if name == "auto" else name)
+
+
+def new_dir(name: str) -> Path:
+    """A folder among the runs, named after the time, which no run has yet."""
+    stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{name}"
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        path = RUNS_DIR / f"{stem}{suffix}"
+        if not path.exists():
+            return path
+    raise UsageError(f"too many runs at {stem}", "name the folder with --output")
+
+
 def _device_kind(device: str) -> str:
     """The kind of device that will be opened, as far as it can be told without torch."""
     name = kind_of(device)
@@ -312,12 +332,7 @@ def _new_dir(asked: Asked) -> Path:
         name = FOR_FIT
     else:
         name = Path(_groups(asked)[0]).stem if asked.spec is None else Path(asked.spec).stem
-    stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{name}"
-    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
-        path = RUNS_DIR / f"{stem}{suffix}"
-        if not path.exists():
-            return path
-    raise UsageError(f"too many runs at {stem}", "name the folder with --output")
+    return new_dir(name)
 
 
 def _summary(grid: Grid, forecasts: Sequence[Forecast], kind: str, run_dir: Path) -> str:

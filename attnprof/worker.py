@@ -34,6 +34,7 @@ from attnprof.errors import (
 from attnprof.measured import Check
 from attnprof.workload import GROWING, Workload
 
+PROTOCOL = 1  # of the messages; it changes when a worker of before would misunderstand them
 MAX_MESSAGE_BYTES = 2**28
 MAX_PACKET_BYTES = 2**16
 PARENT_POLL_S = 1.0
@@ -79,7 +80,11 @@ def work(requests: BinaryIO, answers: BinaryIO) -> None:
         try:
             if request["command"] == "open":
                 device = _open(request)
-                answer = {"kind": device.kind, "free_bytes": device.free_bytes()}
+                answer = {
+                    "kind": device.kind,
+                    "free_bytes": device.free_bytes(),
+                    "protocol": PROTOCOL,
+                }
             else:
                 assert device is not None
                 answer = _COMMANDS[request["command"]](

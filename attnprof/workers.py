@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO
 
-import attnprof
 from attnprof import errors as attnprof_errors
 from attnprof.devices.environment import default_threads, worker_environment
 from attnprof.errors import AttnprofError, CannotMeasureError
-from attnprof.worker import MAX_PACKET_BYTES, read_message, write_message
+from attnprof.interpreters import Interpreter
+from attnprof.worker import MAX_PACKET_BYTES, PROTOCOL, read_message, write_message
+from attnprof.worker_processes import Process, SpawnedProcess, kill_group, start
 
 POLL_S = 0.2  # how soon a wish to stop is heard
 START_TIMEOUT_S = 300.0  # torch is slow to load from a cold disk
@@ -56,45 +57,6 @@ class StopRequestedError(Exception):
     """The user wants the sweep to stop."""
 
 
-class _Process(Protocol):
-    pid: int
-
-    def exit_code(self, timeout_s: float) -> int | None:
-        """How it ended, a signal as a negative number; None while it lives."""
-
-    def kill(self) -> None: ...
-
-    @property
-    def is_orphan(self) -> bool:
-        """Whether the process that started it has ended before it."""
-
-
-class _SpawnedProcess:
-    def __init__(self, popen: "subprocess.Popen[bytes]") -> None:
-        self._popen = popen
-        self.pid = popen.pid
-
-    def exit_code(self, timeout_s: float) -> int | None:
-        try:
-            return self._popen.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def kill(self) -> None:
-        _kill_group(self._popen)
-
-    @property
-    def is_orphan(self) -> bool:
-        return False
-
-
-def _kill_group(popen: "subprocess.Popen[bytes]") -> None:
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(popen.pid, signal.SIGKILL)
-    popen.kill()
-
-
 class _ForkedProcess:
     def __init__(self, server: "ForkServer", pid: int) -> None:
         self._server = server
@@ -116,7 +78,7 @@ class Worker:
 
     def __init__(
         self,
-        process: _Process,
+        process: Process,
         requests: BinaryIO,
         answers: BinaryIO,
         errors: IO[bytes],
@@ -276,7 +238,12 @@ def _last_words(printed: str) -> str:
 class ForkServer:
     """A process that has loaded the libraries and run nothing, from which workers are forked."""
 
-    def __init__(self, environment: dict[str, str], modules: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        environment: dict[str, str],
+        modules: tuple[str, ...],
+        interpreter: Interpreter | None = None,
+    ) -> None:
         self._ended: dict[int, int] = {}
         self._hung_up = False
         self._changed = threading.Condition()
@@ -284,9 +251,10 @@ class ForkServer:
         self._ready: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._popen = _start(
+            self._popen = start(
                 ["serve", str(os.getpid()), str(theirs.fileno()), *modules],
                 environment,
+                interpreter,
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -353,7 +321,7 @@ class ForkServer:
             self._control.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(EXIT_TIMEOUT_S)
-        _kill_group(self._popen)
+        kill_group(self._popen)
         self._popen.wait()
         self._control.close()
 
@@ -376,45 +344,37 @@ class ForkServer:
 
 
 def spawn_worker(
-    environment: dict[str, str], should_stop: Callable[[], bool] = lambda: False
+    environment: dict[str, str],
+    should_stop: Callable[[], bool] = lambda: False,
+    interpreter: Interpreter | None = None,
 ) -> Worker:
-    """A worker in an interpreter of its own."""
-    return worker_from(["work", str(os.getpid())], environment, should_stop)
+    """A worker that starts from nothing, in another Python where one is named."""
+    return worker_from(["work", str(os.getpid())], environment, should_stop, interpreter)
 
 
 def worker_from(
-    arguments: list[str], environment: dict[str, str], should_stop: Callable[[], bool]
+    arguments: list[str],
+    environment: dict[str, str],
+    should_stop: Callable[[], bool],
+    interpreter: Interpreter | None = None,
 ) -> Worker:
     """A worker that a command of its own starts, its streams its channel."""
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - the worker closes it
-    popen = _start(
-        arguments, environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+    popen = start(
+        arguments,
+        environment,
+        interpreter,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
     )
     assert popen.stdin is not None and popen.stdout is not None
     return Worker(
-        _SpawnedProcess(popen),
+        SpawnedProcess(popen),
         popen.stdin,  # type: ignore[arg-type]
         popen.stdout,  # type: ignore[arg-type]
         errors,
         should_stop,
-    )
-
-
-def _start(
-    arguments: list[str], environment: dict[str, str], **streams: Any
-) -> "subprocess.Popen[bytes]":
-    """This package's worker module in a session of its own, which Ctrl-C does not reach."""
-    root = str(Path(attnprof.__file__).parents[1])
-    found = dict(environment)
-    if "site-packages" not in root:
-        found["PYTHONPATH"] = os.pathsep.join(
-            part for part in (root, found.get("PYTHONPATH", "")) if part
-        )
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "attnprof.worker", *arguments],
-        env=found,
-        start_new_session=True,
-        **streams,
     )
 
 
@@ -425,7 +385,11 @@ def can_fork(device: str) -> bool:
 
 
 class Launcher:
-    """Starts workers with the device open in them, forked where that is possible."""
+    """Starts workers with the device open in them, forked where that is possible.
+
+    Args:
+        interpreter: The Python that they run in; None for this one.
+    """
 
     def __init__(
         self,
@@ -437,8 +401,10 @@ class Launcher:
         launch_kind: str | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         first_launch: int = 0,
+        interpreter: Interpreter | None = None,
     ) -> None:
         self.device = device
+        self.interpreter = interpreter
         self.threads = threads or default_threads()
         self.settings = settings or {}
         self.environment = worker_environment(self.threads, allocator)
@@ -466,12 +432,12 @@ class Launcher:
             if self._server is not None and self._server.has_ended:
                 self.close()
             if self._server is None:
-                modules = () if self.device.startswith("synthetic") else _preloaded(self.device)
-                self._server = ForkServer(environment, modules)
+                modules = _preloaded(self.device, self.interpreter)
+                self._server = ForkServer(environment, modules, self.interpreter)
                 self._server.wait_until_ready(self._should_stop)
             worker = self._server.fork(self._should_stop)
         else:
-            worker = spawn_worker(environment, self._should_stop)
+            worker = spawn_worker(environment, self._should_stop, self.interpreter)
         worker.launch, self.num_launches = self.num_launches, self.num_launches + 1
         request = {
             "command": "open",
@@ -484,6 +450,13 @@ class Launcher:
         except BaseException:
             worker.kill()
             raise
+        if opened.get("protocol") != PROTOCOL:
+            worker.close()
+            raise CannotMeasureError(
+                f"a worker speaks protocol {opened.get('protocol', 0)}, and this attnprof "
+                f"{PROTOCOL}",
+                "measure both sides with the same attnprof",
+            )
         self.start_cpu_s.append(opened["cpu_s"])
         worker.kind = opened["kind"]
         if self.device == "auto":
@@ -502,6 +475,10 @@ class Launcher:
             self._server = None
 
 
-def _preloaded(device: str) -> tuple[str, ...]:
-    """What a fork server loads: nothing where torch is missing, so that opening can say so."""
-    return PRELOADED.get(device, ()) if importlib.util.find_spec("torch") else ()
+def _preloaded(device: str, interpreter: Interpreter | None) -> tuple[str, ...]:
+    """What a fork server loads: nothing where torch is missing, so that opening can say so.
+
+    Of another Python it is not known from here; its server leaves out what it lacks.
+    """
+    known = interpreter is not None or importlib.util.find_spec("torch") is not None
+    return PRELOADED.get(device, ()) if known else ()

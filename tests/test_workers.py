@@ -15,13 +15,13 @@ import pytest
 
 from attnprof.errors import UsageError
 from attnprof.worker import read_message, write_message
+from attnprof.worker_processes import SpawnedProcess
 from attnprof.workers import (
     Launcher,
     ServerLostError,
     StopRequestedError,
     Worker,
     WorkerLostError,
-    _SpawnedProcess,
 )
 from attnprof.workload import Workload
 
@@ -201,7 +201,7 @@ def test_a_worker_that_writes_half_a_message_has_crashed(half: str) -> None:
         start_new_session=True,
     )
     assert popen.stdin is not None and popen.stdout is not None
-    worker = Worker(_SpawnedProcess(popen), popen.stdin, popen.stdout, errors)  # type: ignore[arg-type]
+    worker = Worker(SpawnedProcess(popen), popen.stdin, popen.stdout, errors)  # type: ignore[arg-type]
     with pytest.raises(WorkerLostError, match="exited with status 3 without an answer"):
         worker.ask({"command": "rulers"}, limit)
     worker.close()

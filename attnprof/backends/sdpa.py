@@ -4,7 +4,6 @@ from functools import partial
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 
 from attnprof.backends import Attention
 from attnprof.backends.masks import allowed, ends_causal, is_plain_causal, merged
@@ -49,6 +48,9 @@ def prepare(
     if causal:
         mask = None
     elif ends_causal(workload) and not takes_masks:
+        # Here, since it loads torch's compiler: a second in every worker, for one kind of call.
+        from torch.nn.attention.bias import causal_lower_right
+
         mask = causal_lower_right(workload.q_len, workload.kv_len)
     else:
         mask = merged(allowed(workload, device), bias)

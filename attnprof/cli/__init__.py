@@ -7,11 +7,21 @@ import sys
 from pathlib import Path
 
 from attnprof import __version__
-from attnprof.cli import measuring, planning
+from attnprof.cli import baselines, bisecting, comparing, gating, history, measuring, planning
 from attnprof.cli.app import EXIT_BUG, EXIT_INTERRUPTED, EXIT_NO, app, say
 from attnprof.errors import AttnprofError
 
-__all__ = ["EXIT_BUG", "main", "measuring", "planning"]
+__all__ = [
+    "EXIT_BUG",
+    "baselines",
+    "bisecting",
+    "comparing",
+    "gating",
+    "history",
+    "main",
+    "measuring",
+    "planning",
+]
 
 NEW_OBJECTS = 100_000  # between two looks for garbage
 

@@ -147,8 +147,8 @@ def sweep(
         threads=threads,
         output=output,
         resume=resume,
-        budget_s=None if budget is None else _some_time("budget", budget),
-        timeout_s=_some_time("timeout", timeout),
+        budget_s=None if budget is None else some_time("budget", budget),
+        timeout_s=some_time("timeout", timeout),
         interval=interval,
         seed=seed,
         allocator=allocator,
@@ -189,7 +189,7 @@ def _measured(plan: "SweepPlan", watch: "Watcher") -> "Outcome":
     return adaptive.run(plan, watch)
 
 
-def _some_time(name: str, text: str) -> float:
+def some_time(name: str, text: str) -> float:
     from attnprof.units import parse_seconds
 
     time_s = parse_seconds(text)
@@ -305,7 +305,7 @@ def calibrate(
             threads=threads,
             output=output,
             resume=resume,
-            budget_s=None if budget is None else _some_time("budget", budget),
+            budget_s=None if budget is None else some_time("budget", budget),
             command=("attnprof", *sys.argv[1:]),
         )
     )

@@ -4,12 +4,14 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from attnprof.records import read_run
 from attnprof.session import Asked
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import caches, estimating, growth, memory, running, start_up
+from tests.benchmarks import caches, comparing, estimating, growth, memory, running, start_up
 from tests.benchmarks.number import Number, Theme
 from tests.benchmarks.processes import Seen, Spent, seen_at_the_end
 from tests.benchmarks.sweeps import ONCE, ran
@@ -206,6 +208,18 @@ def test_estimating_is_judged_by_ratio_memory_and_modules() -> None:
     assert not any(number.met for number in bad)
     unknown = estimating.of_measured(light, Seen((), None), request, 1.9)
     assert unknown[1].found == "unknown" and unknown[1].met is None
+
+
+@no_windows
+def test_a_comparison_is_timed_of_runs_of_as_many_workloads_as_asked(tmp_path: Path) -> None:
+    command = comparing.written_runs(tmp_path, num_workloads=20)
+    assert len(read_run(Path(command[1])).records) == 20
+    seen = seen_at_the_end(*command)
+    assert not set(comparing.NEVER_LOADED) & set(seen.heavy)
+    [spent, heavy] = comparing.of_measured(Spent(0.59, 1.0), seen)
+    assert spent.met and heavy.met
+    [spent, heavy] = comparing.of_measured(Spent(0.61, 1.0), Seen(("pandas",), None))
+    assert not spent.met and not heavy.met
 
 
 def test_a_grid_is_timed_over_every_combination() -> None:

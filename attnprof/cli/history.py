@@ -1,0 +1,63 @@
+"""What became of workloads over many runs: history."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnprof.cli.app import Format, app, say
+from attnprof.render import OutputFormat
+
+
+@app.command()
+def history(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder of runs, and of folders of runs.")
+    ],
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--workload", metavar="ID", help="Workloads by id, or by a pattern: 'decode*'."
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", help="latency, peak_memory, kv_bytes; a list; latency."),
+    ] = None,
+    smallest: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="The smallest change that counts: 5%; 2%."),
+    ] = None,
+    fail_on: Annotated[
+        str | None, typer.Option(help="Verdicts that fail, a list: regressed,inconclusive; none.")
+    ] = None,
+    charts: Annotated[
+        bool, typer.Option(help="On a terminal, a large chart of each that changed.")
+    ] = True,
+    show_all: Annotated[bool, typer.Option("--all", help="Show rows without news, too.")] = False,
+    output_format: Format = OutputFormat.rich,
+) -> None:
+    """Show how each workload went over many runs: its levels, where they changed, how it creeps.
+
+    Exit code 1 where one regressed and --fail-on says so.
+    """
+    from attnprof.history.asking import asked_of, exit_code, history_of
+    from attnprof.history.tables import history_tables, points_table
+    from attnprof.render import document_text, show
+
+    asked = asked_of(workload, metric, smallest, fail_on)
+    found = history_of(folder, asked)
+    match output_format:
+        case OutputFormat.json:
+            sys.stdout.write(document_text(found.to_json()))
+        case OutputFormat.csv:
+            show(points_table(found), output_format)
+        case _:
+            is_terminal = output_format is OutputFormat.rich
+            everything = show_all or not is_terminal
+            tables = history_tables(found, charts=charts and is_terminal, everything=everything)
+            show(tables, output_format)
+    say(found.words)
+    if exit_code(found, asked):
+        raise typer.Exit(exit_code(found, asked))

@@ -1,0 +1,1 @@
+"""Two sets of records -> a verdict a workload, and one for the whole."""

@@ -1,0 +1,1 @@
+"""A comparison -> what CI shows of it: JUnit, annotations, a Markdown comment, a step summary."""

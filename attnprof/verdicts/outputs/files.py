@@ -1,0 +1,55 @@
+"""A comparison -> the files and lines that CI asked for."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from attnprof.errors import CannotMeasureError
+from attnprof.verdicts.comparison import Comparison
+from attnprof.verdicts.outputs.annotations import annotation_lines
+from attnprof.verdicts.outputs.markdown import markdown_comment
+
+SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
+
+
+def write_outputs(
+    comparison: Comparison,
+    *,
+    junit: Path | None = None,
+    markdown: Path | None = None,
+    annotations: bool = False,
+    environment: Mapping[str, str] = os.environ,
+) -> list[str]:
+    """Write what was asked for; return the lines that belong on standard error.
+
+    The step summary is written wherever GitHub names a file for it. That it cannot be written, as
+    in a container that lacks the folder, is said and changes no verdict.
+
+    Raises:
+        CannotMeasureError: A file that was asked for cannot be written.
+    """
+    if junit is not None:
+        from attnprof.verdicts.outputs.junit import junit_text
+
+        _write(junit, junit_text(comparison))
+    if markdown is not None:
+        _write(markdown, markdown_comment(comparison))
+    lines = annotation_lines(comparison) if annotations else []
+    summary = environment.get(SUMMARY_VARIABLE)
+    if summary:
+        try:
+            with Path(summary).open("a", encoding="utf-8") as file:
+                file.write(markdown_comment(comparison))
+        except OSError as error:
+            lines.append(f"cannot write the step summary {summary}: {error.strerror}")
+    return lines
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CannotMeasureError(
+            f"cannot write {path}: {error.strerror}", "name a file in a folder of your own"
+        ) from None
