@@ -20,7 +20,7 @@ from attnprof.measure import (
 )
 from attnprof.measured import GrowthPoint, Part, Samples
 from attnprof.recording import Conditions, make_record, unmeasured_record
-from attnprof.records import _KeptRecord
+from attnprof.record_values import _KeptRecord
 from attnprof.theory.summary import theory_kv_bytes
 from attnprof.workload import Workload
 
