@@ -1,7 +1,5 @@
 """Run directories -> the law of each backend, dtype and phase, held out, and a calibration."""
 
-import json
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +24,6 @@ from attnprof.laws.calibrating import calibrate, law_key
 from attnprof.laws.calibration import (
     HOLDS_MEDIAN,
     HOLDS_P90,
-    OVERHEADS,
     CalibratedLaw,
     Calibration,
 )
@@ -35,13 +32,13 @@ from attnprof.laws.fitting import LEAST_SCATTER, Fitted, covering, fit_overlaps,
 from attnprof.laws.groups import Group
 from attnprof.laws.holdouts import FORM, Outcome, judge, judge_few, least_rows
 from attnprof.laws.kernels import DECODE, PREFILL
+from attnprof.overheads import read_overheads
 from attnprof.predicted import attention_times
 from attnprof.records import Run
 from attnprof.run_header import calibrated_device, ceilings_of, facts_of, kind_of, slug
 from attnprof.several_runs import read_runs
 
 OWN_ENGINE = "attnprof"
-OVERHEADS_FILE = "overheads.json"  # of a run for fit: what generate adds, launch by launch
 LEAST_POINTS = 8  # of six or seven coefficients, most of which few points show
 MOST_POINTS = 192  # to fit; the rest is for the residual
 PAST_CACHE = 3.0  # working sets beyond the last cache that show the memory's bandwidth
@@ -174,29 +171,8 @@ def _calibration(
             "made_by": "attnprof fit",
         },
         laws={one.key: one.law for one in found},
-        overheads=_overheads(runs),
+        overheads=read_overheads(run.path for run in runs),
     )
-
-
-def _overheads(runs: Sequence[Run]) -> dict[str, float]:
-    """The medians over launches of what ``generate`` adds, where a run measured it.
-
-    Raises:
-        UsageError: The file of a run does not hold it.
-    """
-    readings: list[Mapping[str, float]] = []
-    for run in runs:
-        path = run.path / OVERHEADS_FILE
-        if not path.exists():
-            continue
-        try:
-            readings += [{name: float(one[name]) for name in OVERHEADS}
-                         for one in json.loads(path.read_text())]  # fmt: skip
-        except (ValueError, LookupError, TypeError) as error:
-            raise UsageError(f"{path} is no list of overheads: {error}", "remove it") from None
-    if not readings:
-        return {}
-    return {name: statistics.median(one[name] for one in readings) for name in OVERHEADS}
 
 
 def _named(paths: Sequence[Path]) -> str:
