@@ -53,7 +53,7 @@ _LENGTHS = {"prefill": "q_len", "decode": "kv_len", STEP: "num_tokens"}
 _WIDE: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "prefill": {
         "launch": (20e-6, 1.5), "compute": (2.5, 1.0), "dram": (1.5, 1.0), "cache": (0.7, 1.2),
-        "tile": (5e-6, 2.0), "path": (0.3, 1.5),
+        "tile": (5e-6, 2.0), "path": (0.3, 1.5), "token": (5e-8, 2.0),
     },
     "decode": {
         "launch": (20e-6, 1.5), "depth": (0.7e-6, 1.5), "compute": (3.0, 1.0),
@@ -68,11 +68,12 @@ _CPU_LAWS = {
 }
 _BINDS = {
     "launch": "launch", "depth": "launch", "compute": "arithmetic", "path": "arithmetic",
-    "tile": "work for each tile", "sequence": "work for each sequence", "dram": "bandwidth",
+    "tile": "work for each tile", "token": "work for each token", "sequence": "work for each sequence", "dram": "bandwidth",
     "cache": "bandwidth", "stream": "bandwidth", "score": "arithmetic",
     "task": "work for each task", "wake": "launch", "kernel": "launch", "few": "weights",
     "few_cache": "weights", "many": "weights", "many_cache": "weights", "rows": "activations",
     "rows_cache": "activations", "attention": "attention", "kv": "keys and values",
+    "ragged": "arithmetic",
 }  # fmt: skip
 
 
