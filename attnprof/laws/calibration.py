@@ -314,7 +314,9 @@ def _rows_of(where: str, table: dict[str, str], names: Sequence[str], num: int) 
             raise UsageError(f"{where}: unknown key {name!r}", nearest(str(name), tuple(names)))
     rows = []
     for name in names:
-        row = _numbers(where, name, table.get(name))
+        if name not in table:
+            raise UsageError(f"{where}: {name} is missing", "fit it again: attnprof fit RUN")
+        row = _numbers(where, name, table[name])
         if len(row) != num:
             raise UsageError(f"{where}: {name} has {len(row)} numbers", f"write {num} of them")
         rows.append(row)
