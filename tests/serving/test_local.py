@@ -13,10 +13,12 @@ from attnprof.capacity.request import EstimateRequest, deployment_of
 from attnprof.capacity_tables import estimate_tables
 from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.estimate import Estimate, estimate
+from attnprof.estimate_grid import Asked, GridRequest, estimate_grid, grid_offers
 from attnprof.laws.calibration import Calibration, calibration_text, read_calibration
 from attnprof.models.load import load_model
 from attnprof.predicted import predict_workloads
 from attnprof.serving.latency import latency_of
+from attnprof.serving.offers import UNKNOWN as UNKNOWN_VERDICT
 from attnprof.workload import Workload
 from tests.calibrations import cpu_calibration
 
@@ -185,6 +187,36 @@ def test_without_a_law_of_the_library_that_of_our_own_layers_is_taken(
     (step,) = predict_workloads(plain, [replace(TOKEN, implementation="plain")])
     assert step.mid_s is not None
     assert estimate(REQUEST).tpot_s.mid == pytest.approx(step.mid_s + plain.overheads["step_s"])
+
+
+def test_a_comparison_takes_the_cpu_beside_gpus(calibration: Calibration) -> None:
+    """Where an engine or ranks do not go on it, the GPUs stay and it is said."""
+    request = GridRequest(
+        models=(REQUEST.model, load_model("bart-base")), gpus=("h100-sxm", "cpu", "l4"),
+        engines=("torch", "vllm"), tps=(1, 3), dtype="float32",
+    )  # fmt: skip
+    grid = estimate_grid(request)
+    rows = [{**row, "offer": offer} for row, offer in
+            zip(grid.rows(), grid_offers(grid, Asked(100, 40)), strict=True)]  # fmt: skip
+    on_cpu = {row["model"]: row for row in rows if row["gpu"] == "cpu"}
+    assert len(on_cpu) == 2
+    assert len(rows) > 10
+    alone = estimate(REQUEST)
+    assert on_cpu["smollm2-135m"]["kv_bytes"] == alone.plan.kv_bytes
+    most = on_cpu["smollm2-135m"]["offer"].batch_size
+    assert on_cpu["smollm2-135m"]["offer"].tpot_s == estimate(replace(REQUEST, users=most)).tpot_s
+    assert on_cpu["bart-base"]["offer"].verdict == UNKNOWN_VERDICT
+    assert "to a source" in on_cpu["bart-base"]["offer"].reason
+    reasons = {reason for what, reason in grid.skipped if what.get("gpu") == "cpu"}
+    assert reasons == {"engine vllm is not planned on a CPU", "a CPU is one device"}
+
+
+def test_a_comparison_with_a_cpu_that_was_not_calibrated_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ATTNPROF_PROFILES", str(tmp_path))
+    with pytest.raises(UsageError, match="nothing is known of this CPU"):
+        estimate_grid(GridRequest(models=(REQUEST.model,), gpus=("h100-sxm", "CPU")))
 
 
 def test_without_a_calibration_it_is_said_how_to_make_one(
