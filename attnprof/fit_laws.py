@@ -1,5 +1,7 @@
 """Run directories -> the law of each backend, dtype and phase, held out, and a calibration."""
 
+import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +48,8 @@ PLAUSIBLE = 6.0  # more of minus twice the log likelihood than the best: 1 in 20
 CACHE_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125)  # of the last cache, that calls may find
 SHORTEST_S = 1e-9  # a clock cycle or two
 SIZES = ("batch_size", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim")
-CONTENDED = "cpu, contended"
+CONTENDED = "contended"
+LEAST_CLEAN = 3  # samples of a record that hardly waited, for which the others are left out
 _LENGTHS = {"prefill": "q_len", "decode": "kv_len", STEP: "num_tokens"}
 # Before anything is measured little is known of a device that is no data-centre GPU, or of calls
 # that a host launches one by one.
@@ -256,19 +259,28 @@ def _is_contended(records: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def latencies_of(records: Sequence[Mapping[str, Any]], header: Mapping[str, Any]) -> Floats:
-    """By the wall clock: a latency is what somebody waits. Of contended records the time that
-    each thread computed, which is what a wall clock shows where nothing else runs; of all, where
-    most are. [s]"""
+    """What somebody waits where nothing else runs. [s]
+
+    Of each sample the wall's time less that in which its threads waited for a core, and no less
+    than the time for which they computed, shared by all of them: the first is too little where
+    several waited at once, the second where not all had work. Samples that hardly waited go before
+    the others.
+    """
     threads = float(header["conditions"].get("threads") or 1)
-    most = _is_contended(records)
-    return np.array([_latency_s(record, threads, by_cpu=most) for record in records], dtype=float)
+    return np.array([_latency_s(record, threads) for record in records], dtype=float)
 
 
-def _latency_s(record: Mapping[str, Any], threads: float, *, by_cpu: bool) -> float:
-    cpu_s, wall_s = record.get("median_cpu_s"), record.get("median_wall_s")
-    if cpu_s and (by_cpu or record.get("clock") == "cpu"):
-        return float(cpu_s) / threads
-    return float(wall_s or record["median_s"])
+def _latency_s(record: Mapping[str, Any], threads: float) -> float:
+    walls, cpus, waits = (
+        record.get(name) or () for name in ("samples_s", "samples_cpu_s", "run_delay_s")
+    )
+    if not len(walls) == len(cpus) == len(waits) > 0 or None in waits:
+        return float(record.get("median_wall_s") or record["median_s"])
+    times = [
+        max(cpu / threads, wall - wait) for wall, cpu, wait in zip(walls, cpus, waits, strict=True)
+    ]
+    clean = list(itertools.compress(times, record.get("sample_clean") or ()))
+    return float(statistics.median(clean if len(clean) >= LEAST_CLEAN else times))
 
 
 def _law_of(phase: str, backend: str, kind: str | None) -> Law:
@@ -374,7 +386,7 @@ def _fitted(key: str, identity: Identity, group: Group, unsteady_sd: float) -> F
     if unseen:
         words.append(f"the points do not pin down {', '.join(unseen)}")
     if group.key.get("clock") == CONTENDED:
-        words.append("other work held the cores: its times are CPU time over threads")
+        words.append("other work held the cores: its waits for one are taken off its times")
     missing = missing_points(group)
     if missing:
         words.append(f"not measured: {', '.join(missing)}")

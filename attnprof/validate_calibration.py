@@ -217,7 +217,7 @@ def _notes(runs: Sequence[Run], calibration: Calibration) -> list[str]:
     """What takes from the worth of the table."""
     fitted = calibration.source.get("measured", "").split()
     same = [run for run in runs if str(run.header.get("started")) in fitted]
-    notes = ["Foretold over measured, less one; by CPU time where other work held the cores."]
+    notes = ["Foretold over measured, less one; waits for a core are taken off what was measured."]
     if same:
         listed = ", ".join(str(run.path) for run in same)
         notes.append(f"The calibration was fitted to {listed}: its errors there say little.")
