@@ -71,8 +71,9 @@ _CPU_LAWS = {
 }
 _BINDS = {
     "launch": "launch", "depth": "launch", "compute": "arithmetic", "path": "arithmetic",
-    "tile": "work for each tile", "token": "work for each token", "sequence": "work for each sequence", "dram": "bandwidth",
-    "cache": "bandwidth", "stream": "bandwidth", "score": "arithmetic",
+    "tile": "work for each tile", "token": "work for each token",
+    "sequence": "work for each sequence", "dram": "bandwidth", "cache": "bandwidth",
+    "stream": "bandwidth", "score": "arithmetic",
     "task": "work for each task", "wake": "launch", "kernel": "launch", "few": "weights",
     "few_cache": "weights", "many": "weights", "many_cache": "weights", "rows": "activations",
     "rows_cache": "activations", "attention": "attention", "kv": "keys and values",
