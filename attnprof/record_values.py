@@ -130,6 +130,7 @@ class _KeptRecord(TypedDict, total=False):
     samples_s: tuple[float, ...]
     samples_cpu_s: tuple[float, ...]
     run_delay_s: tuple[float, ...]
+    sample_clean: tuple[bool, ...] | None
     median_s: float | None
     median_low_s: float | None
     median_high_s: float | None
