@@ -1,12 +1,13 @@
 """The calibration of this computer's CPU -> the device that an estimate plans for."""
 
+from functools import lru_cache
 from pathlib import Path
 
 from attnprof.devices.cpu_meters import cpu_name, total_bytes
 from attnprof.devices.environment import default_threads
 from attnprof.errors import UsageError
 from attnprof.gpus import Gpu
-from attnprof.laws.calibration import KIND, Calibration, calibration_named
+from attnprof.laws.calibration import KIND, Calibration, calibration_named, read_calibration
 from attnprof.profiles import find_profile
 from attnprof.run_header import device_words, slug
 
@@ -42,15 +43,22 @@ def find_calibration(threads: int) -> Calibration | None:
     """
     device = device_words(cpu_name(), CPU, threads)
     name = slug(device)
-    if find_profile(KIND, name) is None:
+    path = find_profile(KIND, name)
+    if path is None:
         return None
-    found = calibration_named(name)
+    found = _read(path, path.stat().st_mtime_ns)
     if found.device != device:
         raise UsageError(
             f"calibration {name!r} is of {found.device!r}, not of {device!r}",
             "calibrate again: attnprof calibrate --device cpu",
         )
     return found
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, changed_ns: int) -> Calibration:
+    """An estimate asks for it several times."""
+    return read_calibration(path)
 
 
 def local_cpu(calibration: Calibration) -> Gpu:

@@ -133,6 +133,10 @@ class LocalLatency(Latency):
         assert self.calibration is not None
         return self.calibration.overheads.get(name, 0.0)
 
+    @cached_property
+    def _known(self) -> "dict[Workload, Predicted]":
+        return {}
+
     def _made(self, workload: Workload) -> "Predicted":
         """By the library's law, or that of our own layers where no law is of the library's."""
         from attnprof.predicted import predict_workloads
@@ -140,8 +144,10 @@ class LocalLatency(Latency):
         assert self.calibration is not None
         if all(law.where.get("implementation") != LIBRARY for law in self._laws):
             workload = replace(workload, implementation="plain")
-        (made,) = predict_workloads(self.calibration, [workload], self.model.deployment.model)
-        return made
+        if workload not in self._known:
+            spec = self.model.deployment.model
+            (self._known[workload],) = predict_workloads(self.calibration, [workload], spec)
+        return self._known[workload]
 
     def _predicted(self, workload: Workload) -> "Predicted":
         made = self._made(workload)

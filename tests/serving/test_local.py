@@ -1,7 +1,8 @@
 """Plain torch on this CPU: an estimate by its calibration, and what is refused without one."""
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from attnprof.estimate import Estimate, estimate
 from attnprof.estimate_grid import Asked, GridRequest, estimate_grid, grid_offers
 from attnprof.laws.calibration import Calibration, calibration_text, read_calibration
 from attnprof.models.load import load_model
-from attnprof.predicted import predict_workloads
+from attnprof.models.spec import ModelSpec
+from attnprof.predicted import Predicted, predict_workloads
 from attnprof.serving.latency import latency_of
 from attnprof.serving.offers import UNKNOWN as UNKNOWN_VERDICT
 from attnprof.workload import Workload
@@ -187,6 +189,35 @@ def test_without_a_law_of_the_library_that_of_our_own_layers_is_taken(
     (step,) = predict_workloads(plain, [replace(TOKEN, implementation="plain")])
     assert step.mid_s is not None
     assert estimate(REQUEST).tpot_s.mid == pytest.approx(step.mid_s + plain.overheads["step_s"])
+
+
+def test_no_call_is_foretold_twice_for_one_estimate(
+    calibration: Calibration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Workload] = []
+
+    def counted(
+        laws: Calibration, workloads: Sequence[Workload], spec: ModelSpec | None = None
+    ) -> list[Predicted]:
+        asked.extend(workloads)
+        return predict_workloads(laws, workloads, spec)
+
+    monkeypatch.setattr("attnprof.predicted.predict_workloads", counted)
+    estimate(replace(REQUEST, users=None, tpot_s=0.2))
+    assert asked
+    assert len(asked) == len(set(asked))
+
+
+def test_a_calibration_that_was_made_again_is_read_again(
+    calibration: Calibration, tmp_path: Path
+) -> None:
+    before = estimate(REQUEST).tpot_s.mid
+    path = tmp_path / "calibrations" / "a-cpu-1-thread.yaml"
+    path.write_text(path.read_text().replace("step_s: 0.0002", "step_s: 0.5"))
+    os.utime(path, ns=(1, 1))
+    after = estimate(REQUEST).tpot_s.mid
+    assert before is not None and after is not None
+    assert after == pytest.approx(before + 0.5 - 2e-4)
 
 
 def test_a_comparison_takes_the_cpu_beside_gpus(calibration: Calibration) -> None:
