@@ -1,14 +1,14 @@
 """A sweep for fit: the design is measured, its law fitted, and points added where it is unsure."""
 
 import contextlib
-import json
 import time
 from dataclasses import replace
 
 from attnprof import design, session
-from attnprof.errors import CannotMeasureError, UsageError
-from attnprof.fit_laws import OVERHEADS_FILE, RunFit, fit_runs, units_of
+from attnprof.errors import AttnprofError, CannotMeasureError, UsageError
+from attnprof.fit_laws import RunFit, fit_runs, units_of
 from attnprof.laws.fitting import Z80
+from attnprof.overheads import FILE, write_overheads
 from attnprof.records import read_header
 from attnprof.run_header import ceilings_of, facts_of
 from attnprof.sweep import Outcome, Watcher
@@ -28,13 +28,16 @@ def run(plan: session.SweepPlan, watch: Watcher) -> Outcome:
     asked = plan.asked
     stop_at = time.monotonic() + (asked.budget_s or design.BUDGET_S)
     target = TARGET if asked.interval is None else asked.interval
+    is_weighed = False
     while True:
         left_s = max(1.0, stop_at - time.monotonic())
         step = replace(plan, asked=replace(asked, budget_s=left_s, interval=None))
         outcome = session.run(step, watch)
         if outcome.interrupted or not outcome.complete:
             return outcome
-        _weigh_engine(plan)
+        if not is_weighed:
+            _weigh_engine(plan, watch)
+            is_weighed = True
         try:
             found = fit_runs([plan.run_dir])
         except UsageError as error:
@@ -63,15 +66,21 @@ def _doubt(found: RunFit, plan: session.SweepPlan) -> design.Doubt:
     return design.doubt(found, options, workloads, limits)
 
 
-def _weigh_engine(plan: session.SweepPlan) -> None:
-    """Measure, once a run, what the Transformers library's ``generate`` adds to a model's calls."""
-    path = plan.run_dir / OVERHEADS_FILE
-    if path.exists() or not _has_library_steps(plan):
+def _weigh_engine(plan: session.SweepPlan, watch: Watcher) -> None:
+    """Measure, once a run, what the Transformers library's ``generate`` adds to a model's calls.
+
+    Laws do without: where it cannot be measured it is said, and the next resume tries again.
+    """
+    if (plan.run_dir / FILE).exists() or not _has_library_steps(plan):
         return
     asked = plan.asked
-    with contextlib.closing(Launcher(asked.device, threads=asked.threads)) as launcher:
-        readings = [_overheads(launcher) for _ in range(NUM_LAUNCHES)]
-    path.write_text(json.dumps(readings) + "\n")
+    try:
+        with contextlib.closing(Launcher(asked.device, threads=asked.threads)) as launcher:
+            readings = [_overheads(launcher) for _ in range(NUM_LAUNCHES)]
+    except AttnprofError as error:
+        watch.note(f"what generate adds was not measured: {error.problem}")
+        return
+    write_overheads(plan.run_dir, readings)
 
 
 def _has_library_steps(plan: session.SweepPlan) -> bool:

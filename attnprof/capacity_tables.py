@@ -103,7 +103,9 @@ def _figures_table(found: "Estimate") -> Table:
         ("longest single sequence", units.counted(plan.max_context_len, "token"), ""),
     ]
     reads = f"prompt of {units.tokens(settings['prompt_len'])}"
-    how = found.provenance["latency.ttft_s"] if plan.fits else "not to be had: it does not fit"
+    how = found.provenance["latency.ttft_s"] if found.ttft_s.mid is not None else "unknown"
+    if not plan.fits:
+        how = "not to be had: it does not fit"
     prompt = f"{reads}, alone; {how}"
     costs = {"per_hour": "cost of an hour"}
     if found.writes_tokens:

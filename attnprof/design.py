@@ -174,7 +174,8 @@ def _lengths(kernel: Workload) -> list[int]:
         return _doublings(SHORTEST, LONGEST_STEP[kernel.phase])
     if kernel.phase == "decode":
         return _doublings(SHORTEST, LONGEST_DECODE)
-    between = [3 * length // 2 for length in _doublings(SHORTEST, LONGEST_PREFILL // 2)]
+    # Between the doublings lengths that are no whole vectors, which take longer.
+    between = [3 * length // 2 + 1 for length in _doublings(SHORTEST, LONGEST_PREFILL // 2)]
     return sorted([*_doublings(SHORTEST, LONGEST_PREFILL), *between])
 
 

@@ -17,9 +17,10 @@ from attnprof.capacity.latency import (
 from attnprof.capacity.request import CPU, EstimateRequest, deployment_of
 from attnprof.engines.base import GIB, Deployment, MemoryPlan
 from attnprof.engines.registry import plan_memory
+from attnprof.errors import CannotMeasureError
 from attnprof.gpus import Gpu
 from attnprof.prices import price_per_gpu_hour
-from attnprof.serving.latency import Figures, Latency, Limits, Slo, Sum, latency_of, not_below
+from attnprof.serving.latency import Figures, Latency, Limits, Slo, Sum, latency_of
 from attnprof.serving.load import Load
 from attnprof.serving.local import LocalLatency
 from attnprof.serving.offers import load_of, per_million
@@ -156,6 +157,7 @@ def estimate(request: EstimateRequest) -> Estimate:
 
     Raises:
         UsageError: A name that is none, or a size or share out of range.
+        CannotMeasureError: Limits of latency, of which nothing is known.
     """
     deployment = deployment_of(request)
     gpu = deployment.gpu
@@ -177,14 +179,18 @@ def estimate(request: EstimateRequest) -> Estimate:
             deployment, plan, roofs, prompt, output // 2, max(1, batch // deployment.dp)
         )
     law = latency_of(deployment, request.calibration)
+    if law.problem is not None and Limits(request.ttft_s, request.tpot_s).are_given:
+        raise CannotMeasureError(
+            f"whether limits hold cannot be said: {law.problem}", "leave --ttft and --tpot out"
+        )
     load = load_of(deployment, plan, prompt, output, batch)
-    timed = plan.fits and law.is_known  # else the engine does not start, and has no times
+    timed = plan.fits and law.problem is None  # else the engine does not start, and has no times
     figures = law.figures(load) if timed else None
     ttft = loaded = tpot = throughput = Interval()
     if figures is not None:
-        ttft = not_below(figures.ttft_s, prefill.total_s)
-        loaded = not_below(figures.ttft_loaded_s, prefill.total_s)
-        tpot = not_below(figures.tpot_s, step.total_s) if output else tpot
+        ttft = law.floored(figures.ttft_s, prefill.total_s)
+        loaded = law.floored(figures.ttft_loaded_s, prefill.total_s)
+        tpot = law.floored(figures.tpot_s, step.total_s) if output else tpot
         throughput = figures.output_tokens_per_s
     most = decode_batch(replace(request, users=None), deployment, plan, prompt + output)
     settings = {
@@ -404,8 +410,8 @@ def _notes(
 
 
 def _latency_words(law: Latency) -> str:
-    if not law.is_known:
-        return "latency is unknown: the GPU's profile states no peak"
+    if law.problem is not None:
+        return f"latency is unknown: {law.problem}"
     if isinstance(law, LocalLatency):
         return law.words
     if law.provenance == "calibrated":

@@ -5,11 +5,12 @@ utilisations are then arrays.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from attnprof.capacity.request import EstimateRequest, deployment_of
+from attnprof.capacity.request import EstimateRequest, deployment_of, device_named, is_cpu
 from attnprof.engines import llama_cpp, sglang, share, vllm
 from attnprof.engines.base import Deployment, cached_element_bytes
 from attnprof.engines.pool import BlockPool
@@ -17,7 +18,7 @@ from attnprof.engines.profile import engine_named
 from attnprof.engines.quantize import quantized
 from attnprof.engines.registry import keeps_cache, plan_memory, uncached_sequences
 from attnprof.errors import UsageError
-from attnprof.gpus import Gpu, gpu_named
+from attnprof.gpus import Gpu
 from attnprof.models.spec import ModelSpec
 from attnprof.serving.latency import Limits
 from attnprof.serving.offers import HOLDS, Offer, offer_of
@@ -33,7 +34,7 @@ MAX_OFFERS = 500  # combinations whose latency is worked out, a few milliseconds
 
 @dataclass(frozen=True)
 class GridRequest:
-    """The axes of a grid; a None stands for the default of the engine or the model."""
+    """The axes of a grid, and the dtype of all; None is the default of the engine or the model."""
 
     models: tuple[ModelSpec, ...]
     gpus: tuple[str, ...]
@@ -44,13 +45,15 @@ class GridRequest:
     quantizations: tuple[str | None, ...] = (None,)
     utilizations: tuple[float | None, ...] = (None,)
     max_num_seqs: tuple[int | None, ...] = (None,)
+    dtype: str | None = None
+
+    @property
+    def axes(self) -> tuple[tuple[Any, ...], ...]:
+        return tuple(value for value in vars(self).values() if isinstance(value, tuple))
 
     @property
     def num_combinations(self) -> int:
-        count = 1
-        for axis in vars(self).values():
-            count *= len(axis)
-        return count
+        return math.prod(len(axis) for axis in self.axes)
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ def grid_offers(grid: Grid, asked: Asked) -> list[Offer]:
         offer_of(
             EstimateRequest(
                 model=model,
+                dtype=grid.request.dtype,
                 **{name: row[name] for name in _AXES if name != "model"},
                 **vars(asked),
             )
@@ -160,7 +164,7 @@ def estimate_grid(request: GridRequest) -> Grid:
     """
     import numpy as np
 
-    if any(not axis for axis in vars(request).values()):
+    if any(not axis for axis in request.axes):
         raise UsageError("an axis of the grid is empty", "give each axis a value")
     if request.num_combinations > MAX_COMBINATIONS:
         raise UsageError(
@@ -170,7 +174,7 @@ def estimate_grid(request: GridRequest) -> Grid:
     for context in request.max_model_lens:
         if context < 1:
             raise UsageError(f"max_model_len is {context}", "write a positive number of tokens")
-    cards = [gpu_named(name) for name in request.gpus]
+    cards = [device_named(name) for name in request.gpus]
     for name in request.engines:
         engine_named(name)
     for name in request.kv_dtypes:
@@ -182,33 +186,48 @@ def estimate_grid(request: GridRequest) -> Grid:
     skipped: list[tuple[dict[str, Any], str]] = []
     named = (request.models, request.engines, request.tps, request.kv_dtypes,
              request.quantizations, request.max_num_seqs)  # fmt: skip
-    for combination in itertools.product(*(range(len(axis)) for axis in named)):
+    combinations = itertools.product(*(range(len(axis)) for axis in named))
+    for combination, places in itertools.product(combinations, _gpus_and_cpu(request.gpus)):
         model = request.models[combination[0]]
         engine, tp = request.engines[combination[1]], request.tps[combination[2]]
         kv_dtype = request.kv_dtypes[combination[3]]
         quantization = request.quantizations[combination[4]]
         seqs = request.max_num_seqs[combination[5]]
         base = EstimateRequest(
-            model=model, gpu=request.gpus[0], engine=engine, tp=tp, kv_dtype=kv_dtype,
+            model=model, gpu=request.gpus[places[0]], engine=engine, tp=tp, kv_dtype=kv_dtype,
             quantization=quantization, max_num_seqs=seqs,
-            max_model_len=max(request.max_model_lens),
+            max_model_len=max(request.max_model_lens), dtype=request.dtype,
         )  # fmt: skip
         try:
             deployment = deployment_of(base)
         except UsageError as error:
             values = (model.name, engine, tp, kv_dtype, quantization, seqs)
-            skipped.append((dict(zip(_AXES[:6], values, strict=True)), error.problem))
+            what = dict(zip(_AXES[:6], values, strict=True))
+            if is_cpu(base.gpu):
+                what = {**what, "gpu": base.gpu}
+            skipped.append((what, error.problem))
             continue
-        for members in _kinds_of_card(deployment, cards):
+        for members in _kinds_of_card(deployment, cards, places):
             figures = _figures(deployment, [cards[index] for index in members], request)
             blocks.append((combination, members, figures))
     return _joined(request, blocks, tuple(skipped), np)
 
 
-def _kinds_of_card(deployment: Deployment, cards: list[Gpu]) -> list[list[int]]:
+def _gpus_and_cpu(names: Sequence[str]) -> list[list[int]]:
+    """Indices of the GPUs, and apart those of the CPU, on which few engines and ranks go."""
+    kinds: dict[bool, list[int]] = {}
+    for index, name in enumerate(names):
+        kinds.setdefault(is_cpu(name), []).append(index)
+    return list(kinds.values())
+
+
+def _kinds_of_card(
+    deployment: Deployment, cards: list[Gpu], places: Sequence[int]
+) -> list[list[int]]:
     """GPUs that an engine treats alike but for their memory, as indices."""
     kinds: dict[Any, list[int]] = {}
-    for index, gpu in enumerate(cards):
+    for index in places:
+        gpu = cards[index]
         placed = replace(deployment, gpu=gpu, total_bytes=gpu.visible_memory_bytes)
         key: Any = (placed.is_large_card, placed.is_linked)
         if deployment.engine.kind == "sglang":

@@ -52,8 +52,8 @@ class Fields:
             return None
         good = isinstance(value, int | float) and not isinstance(value, bool)
         if not good or not low <= value <= high or not math.isfinite(value):
-            bound = f" to {high:g}" if math.isfinite(high) else " or more"
-            raise self.wrong(key, f"a number of {low:g}{bound}, such as 3.35e+12")
+            bound = f" to {high:g}" if math.isfinite(high) else " or more, such as 3.35e+12"
+            raise self.wrong(key, f"a number of {low:g}{bound}")
         return float(value)
 
     def count(

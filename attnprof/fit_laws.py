@@ -1,6 +1,6 @@
 """Run directories -> the law of each backend, dtype and phase, held out, and a calibration."""
 
-import json
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,6 @@ from attnprof.laws.calibrating import calibrate, law_key
 from attnprof.laws.calibration import (
     HOLDS_MEDIAN,
     HOLDS_P90,
-    OVERHEADS,
     CalibratedLaw,
     Calibration,
 )
@@ -35,13 +34,13 @@ from attnprof.laws.fitting import LEAST_SCATTER, Fitted, covering, fit_overlaps,
 from attnprof.laws.groups import Group
 from attnprof.laws.holdouts import FORM, Outcome, judge, judge_few, least_rows
 from attnprof.laws.kernels import DECODE, PREFILL
+from attnprof.overheads import read_overheads
 from attnprof.predicted import attention_times
 from attnprof.records import Run
 from attnprof.run_header import calibrated_device, ceilings_of, facts_of, kind_of, slug
 from attnprof.several_runs import read_runs
 
 OWN_ENGINE = "attnprof"
-OVERHEADS_FILE = "overheads.json"  # of a run for fit: what generate adds, launch by launch
 LEAST_POINTS = 8  # of six or seven coefficients, most of which few points show
 MOST_POINTS = 192  # to fit; the rest is for the residual
 PAST_CACHE = 3.0  # working sets beyond the last cache that show the memory's bandwidth
@@ -49,14 +48,15 @@ PLAUSIBLE = 6.0  # more of minus twice the log likelihood than the best: 1 in 20
 CACHE_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125)  # of the last cache, that calls may find
 SHORTEST_S = 1e-9  # a clock cycle or two
 SIZES = ("batch_size", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim")
-CONTENDED = "cpu, contended"
+CONTENDED = "contended"
+LEAST_CLEAN = 3  # samples of a record that hardly waited, for which the others are left out
 _LENGTHS = {"prefill": "q_len", "decode": "kv_len", STEP: "num_tokens"}
 # Before anything is measured little is known of a device that is no data-centre GPU, or of calls
 # that a host launches one by one.
 _WIDE: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "prefill": {
         "launch": (20e-6, 1.5), "compute": (2.5, 1.0), "dram": (1.5, 1.0), "cache": (0.7, 1.2),
-        "tile": (5e-6, 2.0), "path": (0.3, 1.5),
+        "tile": (5e-6, 2.0), "path": (0.3, 1.5), "token": (5e-8, 2.0),
     },
     "decode": {
         "launch": (20e-6, 1.5), "depth": (0.7e-6, 1.5), "compute": (3.0, 1.0),
@@ -71,11 +71,13 @@ _CPU_LAWS = {
 }
 _BINDS = {
     "launch": "launch", "depth": "launch", "compute": "arithmetic", "path": "arithmetic",
-    "tile": "work for each tile", "sequence": "work for each sequence", "dram": "bandwidth",
-    "cache": "bandwidth", "stream": "bandwidth", "score": "arithmetic",
+    "tile": "work for each tile", "token": "work for each token",
+    "sequence": "work for each sequence", "dram": "bandwidth", "cache": "bandwidth",
+    "stream": "bandwidth", "score": "arithmetic",
     "task": "work for each task", "wake": "launch", "kernel": "launch", "few": "weights",
     "few_cache": "weights", "many": "weights", "many_cache": "weights", "rows": "activations",
     "rows_cache": "activations", "attention": "attention", "kv": "keys and values",
+    "ragged": "arithmetic",
 }  # fmt: skip
 
 
@@ -174,29 +176,8 @@ def _calibration(
             "made_by": "attnprof fit",
         },
         laws={one.key: one.law for one in found},
-        overheads=_overheads(runs),
+        overheads=read_overheads(run.path for run in runs),
     )
-
-
-def _overheads(runs: Sequence[Run]) -> dict[str, float]:
-    """The medians over launches of what ``generate`` adds, where a run measured it.
-
-    Raises:
-        UsageError: The file of a run does not hold it.
-    """
-    readings: list[Mapping[str, float]] = []
-    for run in runs:
-        path = run.path / OVERHEADS_FILE
-        if not path.exists():
-            continue
-        try:
-            readings += [{name: float(one[name]) for name in OVERHEADS}
-                         for one in json.loads(path.read_text())]  # fmt: skip
-        except (ValueError, LookupError, TypeError) as error:
-            raise UsageError(f"{path} is no list of overheads: {error}", "remove it") from None
-    if not readings:
-        return {}
-    return {name: statistics.median(one[name] for one in readings) for name in OVERHEADS}
 
 
 def _named(paths: Sequence[Path]) -> str:
@@ -279,19 +260,28 @@ def _is_contended(records: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def latencies_of(records: Sequence[Mapping[str, Any]], header: Mapping[str, Any]) -> Floats:
-    """By the wall clock: a latency is what somebody waits. Of contended records the time that
-    each thread computed, which is what a wall clock shows where nothing else runs; of all, where
-    most are. [s]"""
+    """What somebody waits where nothing else runs. [s]
+
+    Of each sample the wall's time less that in which its threads waited for a core, and no less
+    than the time for which they computed, shared by all of them: the first is too little where
+    several waited at once, the second where not all had work. Samples that hardly waited go before
+    the others.
+    """
     threads = float(header["conditions"].get("threads") or 1)
-    most = _is_contended(records)
-    return np.array([_latency_s(record, threads, by_cpu=most) for record in records], dtype=float)
+    return np.array([_latency_s(record, threads) for record in records], dtype=float)
 
 
-def _latency_s(record: Mapping[str, Any], threads: float, *, by_cpu: bool) -> float:
-    cpu_s, wall_s = record.get("median_cpu_s"), record.get("median_wall_s")
-    if cpu_s and (by_cpu or record.get("clock") == "cpu"):
-        return float(cpu_s) / threads
-    return float(wall_s or record["median_s"])
+def _latency_s(record: Mapping[str, Any], threads: float) -> float:
+    walls, cpus, waits = (
+        record.get(name) or () for name in ("samples_s", "samples_cpu_s", "run_delay_s")
+    )
+    if not len(walls) == len(cpus) == len(waits) > 0 or None in waits:
+        return float(record.get("median_wall_s") or record["median_s"])
+    times = [
+        max(cpu / threads, wall - wait) for wall, cpu, wait in zip(walls, cpus, waits, strict=True)
+    ]
+    clean = list(itertools.compress(times, record.get("sample_clean") or ()))
+    return float(statistics.median(clean if len(clean) >= LEAST_CLEAN else times))
 
 
 def _law_of(phase: str, backend: str, kind: str | None) -> Law:
@@ -397,7 +387,7 @@ def _fitted(key: str, identity: Identity, group: Group, unsteady_sd: float) -> F
     if unseen:
         words.append(f"the points do not pin down {', '.join(unseen)}")
     if group.key.get("clock") == CONTENDED:
-        words.append("other work held the cores: its times are CPU time over threads")
+        words.append("other work held the cores: its waits for one are taken off its times")
     missing = missing_points(group)
     if missing:
         words.append(f"not measured: {', '.join(missing)}")

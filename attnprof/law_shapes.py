@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from attnprof.errors import UsageError
 from attnprof.laws.base import Floats
 from attnprof.laws.steps import PACKED_FROM
 from attnprof.models.load import load_model
@@ -23,7 +24,14 @@ _WORKLOAD_KEYS = frozenset(field.name for field in fields(Workload))
 
 
 def workload_of(record: Mapping[str, Any]) -> Workload:
-    """The workload that a record is of; what it leaves out has its default."""
+    """The workload that a record is of; what it leaves out has its default.
+
+    Raises:
+        UsageError: It leaves out what no workload is without.
+    """
+    for key in ("backend", "q_len", "kv_len"):
+        if record.get(key) is None:
+            raise UsageError(f"{record.get('workload_id')} has no {key}", "remove that record")
     values = {key: value for key, value in record.items() if key in _WORKLOAD_KEYS}
     if values.get("kv_dtype") == values.get("dtype"):
         values["kv_dtype"] = None
@@ -33,13 +41,21 @@ def workload_of(record: Mapping[str, Any]) -> Workload:
 def is_call(record: Mapping[str, Any]) -> bool:
     """Whether there is a law for such a workload: a prefill or decode, of attention alone or of
     layers around it, not a latent's."""
-    return (
-        record.get("phase") in PHASES
-        and record.get("mixer", "attention") == "attention"
-        and record.get("start_len") is None
-        and record.get("mla") is None
-        and record.get("attention", "self") == "self"
-    )
+    return why_no_call(record) is None
+
+
+def why_no_call(record: Mapping[str, Any]) -> str | None:
+    """What a workload is that no law is of, or None."""
+    phase = str(record.get("phase"))
+    if phase not in PHASES:
+        return phase
+    if record.get("mixer", "attention") != "attention":
+        return f"{phase} by layers with a state"
+    if record.get("mla") is not None:
+        return f"{phase} with a latent"
+    if record.get("attention", "self") != "self":
+        return f"{phase} with attention to a source"
+    return None if record.get("start_len") is None else f"{phase} that grows"
 
 
 def is_step(record: Mapping[str, Any]) -> bool:
@@ -122,9 +138,17 @@ def step_columns(
     Args:
         attention_s: Of one call of attention alone, over all its layers, by its own law.
         spec: Of the model of all; read by its name where left out.
+
+    Raises:
+        UsageError: No such model, or one with layers that carry a state.
     """
     names = {one.model for one in workloads if one.model is not None}
     specs = {name: spec or load_model(name) for name in names}
+    for name, one in specs.items():
+        if any(layer.mixer is not None for layer in one.layers):
+            raise UsageError(
+                f"there is no law of layers with a state, as {name} has", "leave it out"
+            )
     rows = [
         _step_row(one, work_of_step(one, specs.get(one.model or "")), attention_s)
         for one in workloads

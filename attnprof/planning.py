@@ -66,7 +66,7 @@ GRID_FLAGS = (
 )  # fmt: skip
 
 
-OFFER_FLAGS = ("num_gpus", "prompt_len", "output_len", "price", "ttft", "tpot")
+OFFER_FLAGS = ("num_gpus", "dtype", "prompt_len", "output_len", "price", "ttft", "tpot")
 """Flags that each combination of a grid is asked for alike."""
 
 
@@ -148,6 +148,7 @@ def _answer_grid(flags: EstimateFlags) -> Answer:
             quantizations=_list(flags.quantization, str) or (None,),
             utilizations=_list(flags.gpu_memory_utilization, _share) or (None,),
             max_num_seqs=_list(flags.max_num_seqs, _whole("max_num_seqs")) or (None,),
+            dtype=flags.dtype,
         )
     )
     asked = Asked(

@@ -10,8 +10,8 @@ from attnprof.law_shapes import (
     AttentionTime,
     columns_of_all,
     identity_of,
-    is_call,
     is_step,
+    why_no_call,
 )
 from attnprof.laws.base import log_jacobian
 from attnprof.laws.calibration import CalibratedLaw, Calibration, find_law, predict
@@ -72,8 +72,9 @@ def _predict_one(
     calibration: Calibration, workload: Workload, spec: ModelSpec | None = None
 ) -> Predicted:
     values = vars(workload)
-    if not is_call(values):
-        return Predicted(workload, problem=f"there is no law of {workload.phase}")
+    other = why_no_call(values)
+    if other is not None:
+        return Predicted(workload, problem=f"there is no law of {other}")
     where = {name: value for name, value in identity_of(values) if value}
     phase = where.pop("phase")
     alike = {

@@ -47,6 +47,7 @@ _FROM_ONE = frozenset(
      "hidden_size", "tensor_parallel", "num_devices", "num_params", "window_len", "threads",
      "num_sms", "physical_cores")
 )  # fmt: skip
+_LISTS_OF_TIMES = ("samples_s", "samples_cpu_s", "run_delay_s", "itl_s")
 _FROM_TWO = frozenset(("num_ranks",))  # one rank has nobody to reduce with
 
 
@@ -128,6 +129,8 @@ class _KeptRecord(TypedDict, total=False):
     num_samples: int | None
     samples_s: tuple[float, ...]
     samples_cpu_s: tuple[float, ...]
+    run_delay_s: tuple[float, ...]
+    sample_clean: tuple[bool, ...] | None
     median_s: float | None
     median_low_s: float | None
     median_high_s: float | None
@@ -220,7 +223,7 @@ def _misfit(key: str, value: Any, kind: str | None) -> str | None:
         return None if value in known else f"{key} is {value!r}: {nearest(value, list(known))}"
     if isinstance(value, int | float):
         return _beyond(key, value)
-    if key in ("samples_s", "samples_cpu_s", "itl_s") and value and max(value) > LONGEST_S:
+    if key in _LISTS_OF_TIMES and value and max(value) > LONGEST_S:
         return f"{key} has {max(value):g}, more than {LONGEST_S:g}"
     return None
 

@@ -11,7 +11,7 @@ from attnprof import machine
 from attnprof.axes import axis_named
 from attnprof.backends.support import BACKENDS
 from attnprof.devices import kind_of
-from attnprof.devices.cpu_meters import available_bytes, cache_bytes, cpu_name
+from attnprof.devices.cpu_meters import available_bytes, cache_bytes
 from attnprof.devices.environment import default_threads
 from attnprof.errors import CannotMeasureError, UsageError, nearest
 from attnprof.forecast import (
@@ -30,7 +30,7 @@ from attnprof.grid import (
     sweep_groups,
 )
 from attnprof.measure import ACCELERATORS, Plan, plan_for
-from attnprof.profiles import find_profile, list_profiles, load_profile, read_yaml
+from attnprof.profiles import list_profiles, load_profile, read_yaml
 from attnprof.render import Table
 from attnprof.units import counted
 from attnprof.workload import Workload, checked
@@ -158,21 +158,18 @@ def _foretold(
     """
     if kind != "cpu":
         return {}, ""
-    from attnprof.run_header import device_words, slug
-
-    name = slug(device_words(cpu_name(), kind, threads))
-    if find_profile("calibrations", name) is None:
-        return {}, ""
-    from attnprof.laws.calibration import calibration_named
+    from attnprof.capacity.local_cpu import find_calibration
     from attnprof.predicted import predict_workloads
 
     try:
-        calibration = calibration_named(name)
+        calibration = find_calibration(threads)
     except UsageError as error:
         return {}, f"; the calibration cannot be used: {error.problem}"
+    if calibration is None:
+        return {}, ""
     made = predict_workloads(calibration, workloads)
     found = {one.workload: one for one in made if one.problem is None}
-    return found, f"; with an 80 % interval by calibration '{name}' where it has a law"
+    return found, f"; with an 80 % interval by calibration '{calibration.name}' where it has a law"
 
 
 def grid_of(asked: Asked) -> Grid:

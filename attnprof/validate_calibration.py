@@ -10,11 +10,13 @@ from attnprof import units
 from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.fit_laws import latencies_of
 from attnprof.law_shapes import workload_of
-from attnprof.laws.calibration import Calibration, calibration_named
+from attnprof.laws.calibration import KIND, Calibration, calibration_named
 from attnprof.predicted import Predicted, predict_workloads
-from attnprof.records import Run, read_run
+from attnprof.profiles import find_profile
+from attnprof.records import Run
 from attnprof.render import Column, Table
 from attnprof.run_header import calibrated_device, slug
+from attnprof.several_runs import read_runs
 from attnprof.units import counted
 
 FORMAT = 1
@@ -84,7 +86,7 @@ class CalibrationValidation:
         ]
 
     def _strata(self) -> Table:
-        left_out = [f"Left out: {num} of {why}." for why, num in self.left_out.items()]
+        left_out = [f"Left out: {words}." for words in _left_out(self.left_out)]
         return Table(
             name="strata",
             title=f"Calibration '{self.calibration.name}' against what was measured",
@@ -154,10 +156,14 @@ def validate_calibration(
         UsageError: No run, no such calibration, or runs of another device.
         CannotMeasureError: Nothing in them of which the calibration has a law.
     """
-    runs = [read_run(path) for path in paths]
-    device = calibrated_device(runs[0].header)
-    found = calibration_named(calibration or slug(device))
+    runs, used_once = read_runs(paths)
+    found = _calibration(runs[0], calibration)
     for run in runs:
+        if any(record.get("kind") for record in run.records):
+            raise UsageError(
+                f"{run.path} holds what another project measured",
+                "write attnprof validate kernels FILE, or name a run of this one",
+            )
         if calibrated_device(run.header) != found.device:
             raise UsageError(
                 f"{run.path} is of {calibrated_device(run.header)}, the calibration of "
@@ -169,12 +175,28 @@ def validate_calibration(
     for run in runs:
         _judge(run, found, judged, left_out)
     if not judged:
-        reasons = "; ".join(f"{num} of {why}" for why, num in left_out.items()) or "no record"
+        reasons = "; ".join(_left_out(left_out)) or "no record of it has a time"
         raise CannotMeasureError(
             f"calibration {found.name!r} foretells nothing of what was measured: {reasons}",
             "calibrate with these kernels: attnprof calibrate --axis backend=…",
         )
-    return CalibrationValidation(found, judged, left_out, tuple(_notes(runs, found)))
+    notes = (*_notes(runs, found), *used_once)
+    return CalibrationValidation(found, judged, left_out, notes)
+
+
+def _calibration(run: Run, name: str | None) -> Calibration:
+    """The one that is named, or that of the run's device."""
+    device = calibrated_device(run.header)
+    if name is None and find_profile(KIND, slug(device)) is None:
+        raise UsageError(
+            f"there is no calibration of {device}",
+            "make it: attnprof calibrate; or give a file with --calibration",
+        )
+    return calibration_named(name or slug(device))
+
+
+def _left_out(counts: Mapping[str, int]) -> list[str]:
+    return [f"{counted(num, 'workload')}: {why}" for why, num in counts.items()]
 
 
 def _judge(
@@ -195,7 +217,7 @@ def _notes(runs: Sequence[Run], calibration: Calibration) -> list[str]:
     """What takes from the worth of the table."""
     fitted = calibration.source.get("measured", "").split()
     same = [run for run in runs if str(run.header.get("started")) in fitted]
-    notes = ["Foretold over measured, less one; by CPU time where other work held the cores."]
+    notes = ["Foretold over measured, less one; waits for a core are taken off what was measured."]
     if same:
         listed = ", ".join(str(run.path) for run in same)
         notes.append(f"The calibration was fitted to {listed}: its errors there say little.")

@@ -183,21 +183,34 @@ def test_a_size_that_is_none_is_refused(run: Path, tmp_path: Path, size: str) ->
         fit_runs([bad])
 
 
-def test_contended_records_are_fitted_by_the_time_that_each_thread_computed(
-    run: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("wall", "cpu", "wait"),
+    [
+        (7.0, 1.0, 6.0),  # one thread waited
+        (7.0, 1.0, 12.0),  # two did at once: what they computed is the least
+        (1.0, 0.5, 0.0),  # nothing disturbed, and one of two threads had no work
+    ],
+)
+def test_waits_for_a_core_are_taken_off_what_a_record_took(
+    run: Path, tmp_path: Path, wall: float, cpu: float, wait: float
 ) -> None:
     def contended(record: dict[str, Any]) -> dict[str, Any]:
-        time_s = record["median_s"]
+        samples = record["samples_s"]
+        threads = record["threads"] or 1
         return {
-            **record, "clock": "cpu", "median_wall_s": 7 * time_s, "median_cpu_s": time_s,
+            **record, "clock": "cpu", "median_wall_s": wall * record["median_s"],
+            "median_cpu_s": cpu * threads * record["median_s"],
+            "samples_s": [wall * one for one in samples],
+            "samples_cpu_s": [cpu * threads * one for one in samples],
+            "run_delay_s": [wait * one for one in samples],
         }  # fmt: skip
 
     found = fit_runs([changed(run, tmp_path / "contended", contended)])
     plain = fit_runs([run])
     for one, other in zip(found.groups, plain.groups, strict=True):
-        assert list(one.group.latency_s) == list(other.group.latency_s)
-        assert any("CPU time over threads" in words for words in one.words)
-        assert one.law.where["clock"] == "cpu, contended"
+        assert one.group.latency_s == pytest.approx(other.group.latency_s, rel=1e-6)
+        assert any("its waits for one are taken off" in words for words in one.words)
+        assert one.law.where["clock"] == "contended"
 
 
 def test_noise_without_a_law_is_said_not_to_hold(run: Path, tmp_path: Path) -> None:
@@ -206,8 +219,13 @@ def test_noise_without_a_law_is_said_not_to_hold(run: Path, tmp_path: Path) -> N
     draw = random.Random(0)
 
     def wild(record: dict[str, Any]) -> dict[str, Any]:
-        time_s = record["median_s"] * draw.choice((0.2, 1.0, 5.0))
-        return {**record, "median_s": time_s, "median_wall_s": time_s}
+        factor = draw.choice((0.2, 1.0, 5.0))
+        return {
+            **record, "median_s": factor * record["median_s"],
+            "median_wall_s": factor * record["median_s"],
+            "samples_s": [factor * one for one in record["samples_s"]],
+            "samples_cpu_s": [factor * one for one in record["samples_cpu_s"]],
+        }  # fmt: skip
 
     found = fit_runs([changed(run, tmp_path / "wild", wild)])
     assert not any(one.holds for one in found.groups)

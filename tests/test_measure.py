@@ -19,8 +19,8 @@ from attnprof.measure import (
     step_samples,
 )
 from attnprof.measured import GrowthPoint, Part, Samples
-from attnprof.recording import Conditions, make_record, unmeasured_record
 from attnprof.record_values import _KeptRecord
+from attnprof.recording import Conditions, make_record, unmeasured_record
 from attnprof.theory.summary import theory_kv_bytes
 from attnprof.workload import Workload
 

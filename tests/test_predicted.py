@@ -76,6 +76,10 @@ def test_a_model_is_foretold_by_the_law_of_layers(calibration: Calibration) -> N
         (replace(PREFILL, dtype="bfloat16"), "no law of prefill by flash bfloat16"),
         (replace(LAYER, implementation="transformers"), "flash float32 transformers"),
         (replace(LAYER, backend="eager"), "no law of step by eager"),
+        (replace(LAYER, scope="model", model="mamba2-2.7b"), "no law of layers with a state"),
+        (replace(LAYER, scope="model", model="falcon-h1-1.5b"), "no law of layers with a state"),
+        (replace(LAYER, scope="model", model="bart-base"), "with attention to a source"),
+        (replace(LAYER, scope="model", model="deepseek-v2-lite"), "with a latent"),
     ],
 )
 def test_what_no_law_is_of_stays_unknown(

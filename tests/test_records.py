@@ -290,6 +290,12 @@ def test_a_path_that_no_folder_can_have_is_said(tmp_path: Path, name: str) -> No
         ({"workload_id": "a", "median_s": -0.1}, "median_s is -0.1, not a number from 0 up"),
         ({"workload_id": "a", "mfu": 1e308}, r"mfu is 1e\+308, not a number"),
         ({"workload_id": "a", "samples_s": [1, None]}, r"samples_s\[1\] is None, not a number"),
+        ({"workload_id": "a", "sample_clean": [1.0]}, r"sample_clean\[0\] is 1.0, not true"),
+        ({"workload_id": "a", "run_delay_s": 1.0}, "run_delay_s is 1.0, not a list"),
+        (
+            {"workload_id": "a", "run_delay_s": [0.0, -1.0]},
+            r"run_delay_s\[1\] is -1.0, not a number",
+        ),
         ({"workload_id": "a", "flags": "noisy"}, "flags is 'noisy', not a list"),
         ({"workload_id": "a", "kv_len": 1.5}, "kv_len is 1.5, not a whole number"),
         ({"workload_id": "a", "growth": [{"kv_len": 1}]}, r"growth\[0\].wall_s is missing"),

@@ -1,6 +1,8 @@
 """A calibration held against runs: planted laws are foretold, other devices refused."""
 
 import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,64 @@ def test_a_calibration_is_for_its_own_kind_alone(runs: tuple[Path, Path, Path]) 
     done = attnprof("validate", "kernels", str(held), "--calibration", str(calibration))
     assert done.returncode == 2
     assert "takes no calibration" in done.stderr
+
+
+def test_a_run_that_is_given_twice_counts_once(runs: tuple[Path, Path, Path]) -> None:
+    calibration, _, held = runs
+    once, twice = (validate_calibration([held] * num, str(calibration)) for num in (1, 2))
+    assert twice.rows() == once.rows()
+    assert any("used once" in note for note in twice.notes)
+
+
+def changed(run: Path, to: Path, change: Mapping[str, object]) -> Path:
+    """A copy of a run whose records have some values more, or without those that are None."""
+    shutil.copytree(run, to)
+    lines = (run / "records.jsonl").read_text().splitlines()
+    records = [{**json.loads(line), **change} for line in lines]
+    kept = [{key: value for key, value in one.items() if value is not None} for one in records]
+    (to / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept))
+    return to
+
+
+@pytest.mark.parametrize("key", ["q_len", "kv_len"])
+def test_records_that_leave_out_a_length_are_refused(
+    runs: tuple[Path, Path, Path], tmp_path: Path, key: str
+) -> None:
+    calibration, _, held = runs
+    with pytest.raises(UsageError, match=f"has no {key}"):
+        validate_calibration([changed(held, tmp_path / "run", {key: None})], str(calibration))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mla": "expanded"}, "6 workloads: there is no law of prefill with a latent"),
+        ({"attention": "cross"}, "no law of prefill with attention to a source"),
+        ({"mixer": "linear"}, "no law of decode by layers with a state"),
+        ({"scope": "layer"}, "12 workloads: there is no law of step by flash"),
+    ],
+)
+def test_what_no_law_is_of_is_said_by_name(
+    runs: tuple[Path, Path, Path], tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    calibration, _, held = runs
+    with pytest.raises(CannotMeasureError, match=words):
+        validate_calibration([changed(held, tmp_path / "run", change)], str(calibration))
+
+
+def test_what_another_project_measured_is_refused(
+    runs: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    calibration, _, held = runs
+    change = {"kind": "attention", "provenance": "imported"}
+    with pytest.raises(UsageError, match="another project"):
+        validate_calibration([changed(held, tmp_path / "run", change)], str(calibration))
+
+
+def test_without_a_calibration_of_the_device_it_is_said_how_to_make_one(
+    runs: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ATTNPROF_PROFILES", str(tmp_path))
+    with pytest.raises(UsageError, match="no calibration of synthetic") as caught:
+        validate_calibration([runs[2]])
+    assert "attnprof calibrate" in (caught.value.fix or "")

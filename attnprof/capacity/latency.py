@@ -23,6 +23,12 @@ class Interval:
     mid: float | None = None
     high: float | None = None
 
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """All three, of a figure that can be had."""
+        assert self.low is not None and self.mid is not None and self.high is not None
+        return self.low, self.mid, self.high
+
     def to_json(self) -> dict[str, float | None]:
         return {"low": self.low, "mid": self.mid, "high": self.high}
 

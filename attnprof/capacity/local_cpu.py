@@ -1,12 +1,13 @@
 """The calibration of this computer's CPU -> the device that an estimate plans for."""
 
+from functools import lru_cache
 from pathlib import Path
 
 from attnprof.devices.cpu_meters import cpu_name, total_bytes
 from attnprof.devices.environment import default_threads
 from attnprof.errors import UsageError
 from attnprof.gpus import Gpu
-from attnprof.laws.calibration import KIND, Calibration, calibration_named
+from attnprof.laws.calibration import KIND, Calibration, calibration_named, read_calibration
 from attnprof.profiles import find_profile
 from attnprof.run_header import device_words, slug
 
@@ -19,19 +20,45 @@ def calibration_of_cpu(name: str | None = None) -> Calibration:
     Raises:
         UsageError: There are none yet, they cannot be read, or they are of another device.
     """
-    device = device_words(cpu_name(), CPU, default_threads())
-    if name is None and find_profile(KIND, slug(device)) is None:
+    found = find_calibration(default_threads()) if name is None else calibration_named(name)
+    if found is None:
+        device = device_words(cpu_name(), CPU, default_threads())
         raise UsageError(
             f"nothing is known of this CPU: there is no calibration of {device}",
             "measure it: attnprof calibrate --device cpu",
         )
-    found = calibration_named(name or slug(device))
     if not found.device.startswith(f"{cpu_name()}, "):
         raise UsageError(
             f"calibration {found.name!r} is of {found.device!r}, not of this CPU",
             "leave --calibration out, or name one of this CPU",
         )
     return found
+
+
+def find_calibration(threads: int) -> Calibration | None:
+    """The laws of this CPU with so many threads, as ``calibrate`` keeps them; None without any.
+
+    Raises:
+        UsageError: They cannot be read, or are of another device.
+    """
+    device = device_words(cpu_name(), CPU, threads)
+    name = slug(device)
+    path = find_profile(KIND, name)
+    if path is None:
+        return None
+    found = _read(path, path.stat().st_mtime_ns)
+    if found.device != device:
+        raise UsageError(
+            f"calibration {name!r} is of {found.device!r}, not of {device!r}",
+            "calibrate again: attnprof calibrate --device cpu",
+        )
+    return found
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, changed_ns: int) -> Calibration:
+    """An estimate asks for it several times."""
+    return read_calibration(path)
 
 
 def local_cpu(calibration: Calibration) -> Gpu:

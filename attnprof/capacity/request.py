@@ -134,15 +134,31 @@ def deployment_of(request: EstimateRequest) -> Deployment:
 
 def _device(request: EstimateRequest, engine: EngineProfile) -> Gpu:
     """The GPU, or this computer's CPU, on which plain torch alone is planned."""
-    if request.gpu.lower() != CPU:
+    if not is_cpu(request.gpu):
         return gpu_named(request.gpu)
     if engine.kind != "torch":
         raise UsageError(f"engine {engine.name} is not planned on a CPU", "write --engine torch")
     if max(request.num_gpus or 1, request.tp or 1, request.pp, request.dp) > 1:
         raise UsageError("a CPU is one device", "leave out gpus, tp, pp and dp")
+    return device_named(request.gpu, request.calibration)
+
+
+def device_named(name: str, calibration: str | None = None) -> Gpu:
+    """A GPU, or this computer's CPU as its calibration describes it.
+
+    Raises:
+        UsageError: No such GPU, or a CPU of which nothing is known.
+    """
+    if not is_cpu(name):
+        return gpu_named(name)
     from attnprof.capacity.local_cpu import calibration_of_cpu, local_cpu
 
-    return local_cpu(calibration_of_cpu(request.calibration))
+    return local_cpu(calibration_of_cpu(calibration))
+
+
+def is_cpu(name: str) -> bool:
+    """Whether ``--gpu`` names this computer's own processor."""
+    return name.lower() == CPU
 
 
 CPU = "cpu"

@@ -60,7 +60,10 @@ def estimate(
         ),
     ],
     gpu: Annotated[
-        str, typer.Option(help="GPU by name (attnprof show gpus); several make a grid.")
+        str,
+        typer.Option(
+            help="GPU by name (attnprof show gpus), or cpu, this computer's; several make a grid."
+        ),
     ],
     gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs: tp × pp × dp.")] = None,
     engine: Annotated[

@@ -23,7 +23,7 @@ WIDER_BEYOND = 0.10  # of a log latency, for each doubling beyond what was measu
 HOLDS_MEDIAN, HOLDS_P90 = 0.15, 0.40  # a law that misses more of what was held out does not hold
 OTHER_KIND = 0.10  # for each thing that the nearest law was not measured with, as a head width
 OVERHEADS = ("first_s", "step_s")
-_LONGEST_OVERHEAD_S = 10.0
+LONGEST_OVERHEAD_S = 10.0
 _SMALLEST, _LARGEST = 1e-18, 1e18
 _LARGEST_VARIANCE = 1e4  # of a log coefficient; what nothing pins down has about ten
 _LEAST_SD, _MOST_SD = 1e-4, 3.0  # of a log latency: a factor of 20 either way says nothing
@@ -210,7 +210,7 @@ def _overheads_of(path: Path, content: Mapping[str, Any], fields: Fields) -> dic
     if "overheads" not in content:
         return {}
     listed = Fields(fields.table("overheads"), f"{path}: overheads")
-    found = {name: listed.number(name, low=0.0, high=_LONGEST_OVERHEAD_S) for name in OVERHEADS}
+    found = {name: listed.number(name, low=0.0, high=LONGEST_OVERHEAD_S) for name in OVERHEADS}
     listed.done()
     return {name: value or 0.0 for name, value in found.items()}
 
@@ -314,7 +314,9 @@ def _rows_of(where: str, table: dict[str, str], names: Sequence[str], num: int) 
             raise UsageError(f"{where}: unknown key {name!r}", nearest(str(name), tuple(names)))
     rows = []
     for name in names:
-        row = _numbers(where, name, table.get(name))
+        if name not in table:
+            raise UsageError(f"{where}: {name} is missing", "fit it again: attnprof fit RUN")
+        row = _numbers(where, name, table[name])
         if len(row) != num:
             raise UsageError(f"{where}: {name} has {len(row)} numbers", f"write {num} of them")
         rows.append(row)

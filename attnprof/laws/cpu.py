@@ -12,6 +12,7 @@ from attnprof.laws.kernels import attention_columns, cold_and_hot_s, seen_keys
 KEY_BLOCK = 512  # keys whose scores are computed at once, on the diagonal too
 # Queries at once, from so many in a call on (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
 QUERY_BLOCKS = ((768, 256), (192, 64), (0, 32))
+VECTOR = 16  # elements of a register, by which rows of scores begin where keys are so many
 SCORE_PASSES = 4  # of a kernel that keeps its scores: written, read, and so again as weights
 SCORE_BYTES = 4.0
 CAUSAL_MARGIN = 1.01  # of n·(n+1)/2, in pairs
@@ -57,7 +58,8 @@ def _wakes(tasks: Floats, hardware: Hardware) -> Floats:
 
 
 def _prefill_terms(shapes: Columns, hardware: Hardware, *, keeps_scores: bool) -> Floats:
-    """Launch, waking, arithmetic, exponentials, tasks, DRAM, cache."""
+    """Launch, waking, arithmetic, exponentials, tasks, DRAM, cache, and arithmetic of small blocks
+    whose rows are no whole vectors."""
     shapes = attention_columns(shapes, "prefill")
     queries, dim = shapes["q_len"], shapes["head_dim"]
     keys = shapes.get("kv_len", queries)
@@ -73,15 +75,18 @@ def _prefill_terms(shapes: Columns, hardware: Hardware, *, keeps_scores: bool) -
     cold, hot = cold_and_hot_s(moved, hardware)
     busiest = _busiest(tasks, hardware)
     scores = heads * computed
+    compute_s = 4 * scores * dim * busiest / hardware.flops_per_s
+    is_ragged = (keys % VECTOR != 0) & (query_block(queries) == QUERY_BLOCKS[-1][1])
     return np.stack(
         [
             np.ones_like(queries),
             _wakes(tasks, hardware),
-            4 * scores * dim * busiest / hardware.flops_per_s,
+            compute_s,
             scores * busiest / hardware.num_units,
             tasks * busiest / hardware.num_units,
             cold,
             hot,
+            np.where(is_ragged, compute_s, 0.0),
         ]
     )
 
@@ -141,9 +146,10 @@ CPU_PREFILL = Law(
         Coefficient("task", "each block of queries of a head, a unit", True, 1e-6, 1.5),
         _DRAM,
         _CACHE,
+        Coefficient("ragged", "more arithmetic where rows are no whole vectors", False, 0.2, 0.7),
     ),
     terms=_fused_prefill_terms,
-    overlapping=((2, 3), (5, 6)),
+    overlapping=((2, 3, 7), (5, 6)),
     overlap=1.0,
     axes=("batch", "q_len", "q_heads", "kv_heads"),
 )

@@ -71,7 +71,8 @@ def seen_keys(shapes: Columns) -> Floats:
 
 
 def _prefill_terms(shapes: Columns, hardware: Hardware) -> Floats:
-    """Launch, arithmetic, DRAM, cache, tiles, and the tile that no number of units shortens."""
+    """Launch, arithmetic, DRAM, cache, tiles, the tile that no number of units shortens, and the
+    tokens whose keys and values are written, one by one whatever their width."""
     shapes = attention_columns(shapes, "prefill")
     queries, window, dim = shapes["q_len"], shapes["window"], shapes["head_dim"]
     keys = shapes.get("kv_len", queries)
@@ -87,6 +88,7 @@ def _prefill_terms(shapes: Columns, hardware: Hardware) -> Floats:
             hot,
             tiles / units,
             4 * TILE_ROWS * on_path * dim * units / peak,
+            shapes["batch"] * queries / units,
         ]
     )
 
@@ -152,8 +154,9 @@ PREFILL = Law(
         Coefficient("compute", "arithmetic, over its time at peak", False, 1.75, 0.35),
         Coefficient("dram", "traffic from memory, over its time at peak", False, 1.7, 0.5),
         Coefficient("cache", "traffic from the cache, over DRAM's peak", False, 1.1, 0.9),
-        Coefficient("tile", "each 128 queries of a head, a unit", True, 1.6e-6, 0.9),
+        Coefficient("tile", "each 128 queries of a head, a unit", True, 0.8e-6, 1.2),
         Coefficient("path", "one tile that no number of units shortens", False, 0.85, 0.7),
+        Coefficient("token", "each token that is written to the cache, a unit", True, 5e-8, 1.5),
     ),
     terms=_prefill_terms,
     overlapping=((1,), (2, 3)),

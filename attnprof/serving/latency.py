@@ -137,9 +137,10 @@ class Latency:
     own: OwnKernels = NOTHING_OWN
 
     @property
-    def is_known(self) -> bool:
-        """Whether the GPU's profile has what the steps are made of."""
-        return self.model.peak_flops_per_s is not None
+    def problem(self) -> str | None:
+        """Why no time can be had, or None."""
+        known = self.model.peak_flops_per_s is not None
+        return None if known else "the GPU's profile states no peak"
 
     @property
     def provenance(self) -> str:
@@ -156,6 +157,12 @@ class Latency:
             return ()
         listed = ", ".join(missed)
         return (f"shipped laws of this GPU that miss much of what was held out: {listed}",)
+
+    def floored(self, interval: Interval, roofline_s: float | None) -> Interval:
+        """An interval, no part of it faster than a roofline allows. [s]"""
+        if roofline_s is None or interval.mid is None:
+            return interval
+        return Interval(*(max(roofline_s, end) for end in interval.ends))
 
     def figures(self, load: Load) -> Figures:
         """TTFT, TPOT and throughput of a load, each with its interval."""
@@ -264,11 +271,3 @@ def latency_of(deployment: Deployment, calibration: str | None = None) -> Latenc
 
 def _around(value: float, factor: float) -> Interval:
     return Interval(value / factor, value, value * factor)
-
-
-def not_below(interval: Interval, least: float | None) -> Interval:
-    """The interval, no part of it faster than a roofline allows. [s]"""
-    if least is None or interval.mid is None:
-        return interval
-    assert interval.low is not None and interval.high is not None
-    return Interval(*(max(least, bound) for bound in (interval.low, interval.mid, interval.high)))

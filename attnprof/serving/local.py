@@ -4,11 +4,11 @@ A batch is read at once and written step by step, all of it: nothing joins befor
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from attnprof.capacity.latency import Interval
 from attnprof.engines.base import Deployment
-from attnprof.errors import UsageError
 from attnprof.serving.coefficients import StepProfile
 from attnprof.serving.latency import Figures, Latency, Sum
 from attnprof.serving.load import Load, Served
@@ -17,7 +17,7 @@ from attnprof.serving.step import TERMS, Step, StepModel
 from attnprof.workload import Workload
 
 if TYPE_CHECKING:
-    from attnprof.laws.calibration import Calibration
+    from attnprof.laws.calibration import CalibratedLaw, Calibration
     from attnprof.predicted import Predicted
 
 LIBRARY = "transformers"
@@ -36,12 +36,37 @@ class LocalLatency(Latency):
     calibration: "Calibration | None" = None
 
     @property
-    def is_known(self) -> bool:
-        return True
+    def _laws(self) -> "tuple[CalibratedLaw, ...]":
+        assert self.calibration is not None
+        return tuple(self.calibration.laws.values())
+
+    @cached_property
+    def problem(self) -> str | None:
+        """What the laws say nothing of: then there are no times."""
+        deployment = self.model.deployment
+        quantization = deployment.model.quantization
+        if quantization is not None:
+            return f"there is no law of weights in {quantization.method}"
+        if deployment.element_bytes != deployment.dtype_bytes:
+            return f"there is no law of a cache in {deployment.kv_dtype}"
+        if deployment.num_draft_tokens:
+            return "there is no law of drafts"
+        if deployment.model.is_moe:
+            return f"there is no law of experts as {LIBRARY} runs them"
+        if all(law.where.get("dtype") != deployment.dtype for law in self._laws):
+            return (
+                f"there is no law of {deployment.dtype}: "
+                f"attnprof calibrate --device cpu --axis dtype={deployment.dtype}"
+            )
+        load = Load(concurrency=1.0, prompt_len=16.0, output_len=1.0)
+        calls = [_prompt(deployment, load)]
+        if deployment.model.kind != "encoder":
+            calls.append(_token(deployment, load))
+        return next((made.problem for made in map(self._made, calls) if made.problem), None)
 
     @property
     def provenance(self) -> str:
-        return "calibrated"
+        return "calibrated" if self.problem is None else "assumed"
 
     @property
     def words(self) -> str:
@@ -51,6 +76,10 @@ class LocalLatency(Latency):
             f"latency follows the laws of {self.calibration.device} that calibrate fitted "
             f"({self.calibration.name}): a batch is read at once, and written step by step"
         )
+
+    def floored(self, interval: Interval, roofline_s: float | None) -> Interval:
+        """The interval itself: what lies in the cache comes faster than from memory."""
+        return interval
 
     @property
     def missed_laws(self) -> tuple[str, ...]:
@@ -67,7 +96,7 @@ class LocalLatency(Latency):
         if load.output_len:
             fast, mid, slow = (
                 load.concurrency * load.output_len / (a + (load.output_len - 1) * b)
-                for a, b in zip(_ends(first), _ends(token), strict=True)
+                for a, b in zip(first.ends, token.ends, strict=True)
             )
             rate = Interval(slow, mid, fast)
         step = Step(self._terms(load, token)) if load.output_len else Step({})
@@ -104,22 +133,25 @@ class LocalLatency(Latency):
         assert self.calibration is not None
         return self.calibration.overheads.get(name, 0.0)
 
-    def _predicted(self, workload: Workload) -> "Predicted":
+    @cached_property
+    def _known(self) -> "dict[Workload, Predicted]":
+        return {}
+
+    def _made(self, workload: Workload) -> "Predicted":
+        """By the library's law, or that of our own layers where no law is of the library's."""
         from attnprof.predicted import predict_workloads
 
         assert self.calibration is not None
-        spec = self.model.deployment.model
-        (made,) = predict_workloads(self.calibration, [workload], spec)
-        if made.problem is not None:
-            (made,) = predict_workloads(
-                self.calibration, [replace(workload, implementation="plain")], spec
-            )
-        if made.problem is not None:
-            raise UsageError(
-                f"calibration {self.calibration.name!r} says nothing of {spec.name}: "
-                f"{made.problem}",
-                f"attnprof calibrate --device cpu --axis dtype={workload.dtype}",
-            )
+        if all(law.where.get("implementation") != LIBRARY for law in self._laws):
+            workload = replace(workload, implementation="plain")
+        if workload not in self._known:
+            spec = self.model.deployment.model
+            (self._known[workload],) = predict_workloads(self.calibration, [workload], spec)
+        return self._known[workload]
+
+    def _predicted(self, workload: Workload) -> "Predicted":
+        made = self._made(workload)
+        assert made.problem is None, made.problem
         return made
 
     def _terms(
@@ -140,11 +172,6 @@ def _beside(made: "Predicted", added_s: float) -> Interval:
     return Interval(
         *(added_s + (time_s or 0.0) for time_s in (made.low_s, made.mid_s, made.high_s))
     )
-
-
-def _ends(interval: Interval) -> tuple[float, float, float]:
-    assert interval.low is not None and interval.mid is not None and interval.high is not None
-    return interval.low, interval.mid, interval.high
 
 
 def _prompt(deployment: Deployment, load: Load) -> Workload:

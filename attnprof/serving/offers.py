@@ -99,8 +99,8 @@ def offer_of(request: EstimateRequest) -> Offer:
     except UsageError as error:
         return Offer(UNKNOWN, num_gpus, error.problem)
     law = latency_of(deployment, request.calibration)
-    if not law.is_known:
-        return Offer(UNKNOWN, num_gpus, "the GPU's profile states no peak")
+    if law.problem is not None:
+        return Offer(UNKNOWN, num_gpus, law.problem)
     most = decode_batch(replace(request, users=None), deployment, plan, prompt + output)
     load = load_of(deployment, plan, prompt, output, most)
     limits = Limits(request.ttft_s, request.tpot_s)

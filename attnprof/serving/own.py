@@ -28,7 +28,7 @@ KERNELS = {
 LEAST_FACTOR, MOST_FACTOR = 1e-3, 1e3  # of a kernel's time over that at its roof
 HALVES = ("bf16", "bfloat16", "fp16", "float16")
 MOST_NOTES = 3  # about files that were left out; of more, how many
-_DEVICE = re.compile(r"^device:[ \t]*['\"]?(.*?)['\"]?[ \t]*$", re.MULTILINE)
+_DEVICE = re.compile(r"^device:[ \t]*(['\"]?)(.*?)\1[ \t]*(?:#.*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def own_kernels(gpu: Gpu, calibration: str | None = None) -> OwnKernels:
     notes: list[str] = []
     unread: list[str] = []
     for path in sorted((user_profile_dir() / "calibrations").glob("*.yaml")):
-        if not _may_be_of(path, gpu):
+        if path.is_fifo() or not _may_be_of(path, gpu):
             continue
         from attnprof.laws.calibration import read_calibration
 
@@ -90,7 +90,7 @@ def own_kernels(gpu: Gpu, calibration: str | None = None) -> OwnKernels:
     if len(unread) > MOST_NOTES:
         more = len(unread) - MOST_NOTES
         unread = [*unread[:MOST_NOTES], f"left out {more} more that cannot be read"]
-    return OwnKernels(values, tuple(names), (*unread, *notes))
+    return OwnKernels(values, tuple(dict.fromkeys(names)), tuple(dict.fromkeys((*unread, *notes))))
 
 
 def _named_kernels(gpu: Gpu, calibration: str) -> OwnKernels:
@@ -132,7 +132,7 @@ def _may_be_of(path: Path, gpu: Gpu) -> bool:
     except (OSError, UnicodeDecodeError):
         return True
     device = _DEVICE.search(text)
-    return device is None or _is_of(device[1], gpu)
+    return device is None or not device[2] or _is_of(device[2], gpu)
 
 
 def _is_of(device: str, gpu: Gpu) -> bool:

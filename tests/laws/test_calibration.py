@@ -138,6 +138,17 @@ def test_a_calibration_edited_into_nonsense_is_refused_with_the_reason(
     assert problem in error.value.problem
 
 
+def test_a_calibration_of_a_law_that_has_gained_a_coefficient_is_to_be_fitted_again(
+    calibration: Calibration, tmp_path: Path
+) -> None:
+    lines = calibration_text(calibration).splitlines()
+    path = tmp_path / "c.yaml"
+    path.write_text("\n".join(line for line in lines if not line.startswith("      launch ")))
+    with pytest.raises(UsageError, match="launch is missing") as error:
+        read_calibration(path)
+    assert "fit it again" in (error.value.fix or "")
+
+
 @pytest.mark.parametrize(
     ("line", "instead", "problem"),
     [

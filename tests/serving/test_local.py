@@ -1,19 +1,26 @@
 """Plain torch on this CPU: an estimate by its calibration, and what is refused without one."""
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attnprof.capacity import local_cpu
-from attnprof.capacity.request import EstimateRequest
-from attnprof.errors import UsageError
+from attnprof.capacity.latency import Interval
+from attnprof.capacity.request import EstimateRequest, deployment_of
+from attnprof.capacity_tables import estimate_tables
+from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.estimate import Estimate, estimate
+from attnprof.estimate_grid import Asked, GridRequest, estimate_grid, grid_offers
 from attnprof.laws.calibration import Calibration, calibration_text, read_calibration
 from attnprof.models.load import load_model
-from attnprof.predicted import predict_workloads
+from attnprof.models.spec import ModelSpec
+from attnprof.predicted import Predicted, predict_workloads
+from attnprof.serving.latency import latency_of
+from attnprof.serving.offers import UNKNOWN as UNKNOWN_VERDICT
 from attnprof.workload import Workload
 from tests.calibrations import cpu_calibration
 
@@ -108,7 +115,6 @@ def test_limits_are_held_by_a_batch(calibration: Calibration) -> None:
     [
         ({"engine": "vllm"}, "not planned on a CPU"),
         ({"num_gpus": 2}, "one device"),
-        ({"dtype": "bfloat16"}, "no law of"),
         ({"calibration": "h100-sxm--vllm"}, "not of this CPU"),
     ],
 )
@@ -117,6 +123,131 @@ def test_what_the_laws_of_a_cpu_do_not_say_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         estimate(replace(REQUEST, **change))  # type: ignore[arg-type]
+
+
+UNKNOWN = [
+    ({"dtype": "bfloat16"}, "no law of bfloat16: attnprof calibrate"),
+    ({"quantization": "awq"}, "no law of weights in awq"),
+    ({"kv_dtype": "fp8"}, "no law of a cache in fp8"),
+    ({"num_draft_tokens": 2}, "no law of drafts"),
+    ({"model": load_model("bart-base")}, "no law of prefill with attention to a source"),
+    ({"model": load_model("falcon-h1-1.5b")}, "no law of layers with a state"),
+    ({"model": load_model("mamba2-2.7b")}, "no law of layers with a state"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), UNKNOWN)
+def test_what_the_laws_say_nothing_of_is_unknown_beside_memory_that_is_not(
+    calibration: Calibration, change: dict[str, object], words: str
+) -> None:
+    found = estimate(replace(REQUEST, **change))  # type: ignore[arg-type]
+    assert found.plan.fits
+    assert found.ttft_s.mid is found.tpot_s.mid is found.output_tokens_per_s.mid is None
+    assert not found.curve
+    assert found.step is None
+    assert found.to_json()["provenance"]["latency.tpot_s.mid"] != "calibrated"
+    assert any(words in note for note in found.notes)
+    shown = {row.get("what"): row for table in estimate_tables(found) for row in table.rows}
+    assert "unknown" in shown["time to first token"]["basis"]
+
+
+@pytest.mark.parametrize(("change", "words"), UNKNOWN)
+def test_limits_of_what_is_unknown_cannot_be_judged(
+    calibration: Calibration, change: dict[str, object], words: str
+) -> None:
+    with pytest.raises(CannotMeasureError, match=words):
+        estimate(replace(REQUEST, tpot_s=1.0, **change))  # type: ignore[arg-type]
+
+
+def test_experts_have_no_law_in_the_library(calibration: Calibration, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512}  # fmt: skip
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
+    path.write_text(json.dumps({"model_type": "mixtral", **sizes, **experts}))
+    found = estimate(replace(REQUEST, model=load_model(str(path))))
+    assert found.tpot_s.mid is None
+    assert any("no law of experts" in note for note in found.notes)
+
+
+def test_what_lies_in_the_cache_is_not_held_to_the_roof_of_memory(
+    calibration: Calibration,
+) -> None:
+    law = latency_of(deployment_of(REQUEST))
+    assert law.floored(Interval(1.0, 2.0, 4.0), 3.0) == Interval(1.0, 2.0, 4.0)
+    on_gpu = latency_of(deployment_of(replace(REQUEST, gpu="h100-sxm")))
+    assert on_gpu.floored(Interval(1.0, 2.0, 4.0), 3.0) == Interval(3.0, 3.0, 4.0)
+
+
+def test_without_a_law_of_the_library_that_of_our_own_layers_is_taken(
+    calibration: Calibration, tmp_path: Path
+) -> None:
+    plain = replace(
+        calibration, laws={key: law for key, law in calibration.laws.items() if key != "library"}
+    )
+    (tmp_path / "calibrations" / "a-cpu-1-thread.yaml").write_text(calibration_text(plain))
+    (step,) = predict_workloads(plain, [replace(TOKEN, implementation="plain")])
+    assert step.mid_s is not None
+    assert estimate(REQUEST).tpot_s.mid == pytest.approx(step.mid_s + plain.overheads["step_s"])
+
+
+def test_no_call_is_foretold_twice_for_one_estimate(
+    calibration: Calibration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Workload] = []
+
+    def counted(
+        laws: Calibration, workloads: Sequence[Workload], spec: ModelSpec | None = None
+    ) -> list[Predicted]:
+        asked.extend(workloads)
+        return predict_workloads(laws, workloads, spec)
+
+    monkeypatch.setattr("attnprof.predicted.predict_workloads", counted)
+    estimate(replace(REQUEST, users=None, tpot_s=0.2))
+    assert asked
+    assert len(asked) == len(set(asked))
+
+
+def test_a_calibration_that_was_made_again_is_read_again(
+    calibration: Calibration, tmp_path: Path
+) -> None:
+    before = estimate(REQUEST).tpot_s.mid
+    path = tmp_path / "calibrations" / "a-cpu-1-thread.yaml"
+    path.write_text(path.read_text().replace("step_s: 0.0002", "step_s: 0.5"))
+    os.utime(path, ns=(1, 1))
+    after = estimate(REQUEST).tpot_s.mid
+    assert before is not None and after is not None
+    assert after == pytest.approx(before + 0.5 - 2e-4)
+
+
+def test_a_comparison_takes_the_cpu_beside_gpus(calibration: Calibration) -> None:
+    """Where an engine or ranks do not go on it, the GPUs stay and it is said."""
+    request = GridRequest(
+        models=(REQUEST.model, load_model("bart-base")), gpus=("h100-sxm", "cpu", "l4"),
+        engines=("torch", "vllm"), tps=(1, 3), dtype="float32",
+    )  # fmt: skip
+    grid = estimate_grid(request)
+    rows = [{**row, "offer": offer} for row, offer in
+            zip(grid.rows(), grid_offers(grid, Asked(100, 40)), strict=True)]  # fmt: skip
+    on_cpu = {row["model"]: row for row in rows if row["gpu"] == "cpu"}
+    assert len(on_cpu) == 2
+    assert len(rows) > 10
+    alone = estimate(REQUEST)
+    assert on_cpu["smollm2-135m"]["kv_bytes"] == alone.plan.kv_bytes
+    most = on_cpu["smollm2-135m"]["offer"].batch_size
+    assert on_cpu["smollm2-135m"]["offer"].tpot_s == estimate(replace(REQUEST, users=most)).tpot_s
+    assert on_cpu["bart-base"]["offer"].verdict == UNKNOWN_VERDICT
+    assert "to a source" in on_cpu["bart-base"]["offer"].reason
+    reasons = {reason for what, reason in grid.skipped if what.get("gpu") == "cpu"}
+    assert reasons == {"engine vllm is not planned on a CPU", "a CPU is one device"}
+
+
+def test_a_comparison_with_a_cpu_that_was_not_calibrated_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ATTNPROF_PROFILES", str(tmp_path))
+    with pytest.raises(UsageError, match="nothing is known of this CPU"):
+        estimate_grid(GridRequest(models=(REQUEST.model,), gpus=("h100-sxm", "CPU")))
 
 
 def test_without_a_calibration_it_is_said_how_to_make_one(

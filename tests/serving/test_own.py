@@ -1,5 +1,6 @@
 """Own calibrations: read with every check, used where they hold, and left out with a word."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +135,33 @@ def test_one_that_cannot_be_read_is_left_out_with_a_note_and_refused_by_name(
         with pytest.raises(UsageError) as refused:
             own_kernels(H100, name)
         assert problem in refused.value.problem
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "device: h100-sxm # mine", 'device: "NVIDIA H100 80GB HBM3"   # mine', "device: 'h100-sxm'",
+        "device:\n  h100-sxm", '"device": h100-sxm', "device:\th100-sxm\r",
+    ],
+)  # fmt: skip
+def test_the_device_counts_however_its_line_is_written(own_folder: Path, line: str) -> None:
+    text = text_of(GEMM)
+    before = "device: 'NVIDIA H100 80GB HBM3'"
+    assert before in text
+    (own_folder / "mine.yaml").write_text(text.replace(before, line, 1), newline="")
+    assert own_kernels(H100).names == ("mine",)
+    assert own_kernels(gpu_named("l4")) == NOTHING_OWN
+
+
+def test_a_pipe_among_the_own_calibrations_is_not_waited_for(own_folder: Path) -> None:
+    os.mkfifo(own_folder / "pipe.yaml")
+    assert own_kernels(H100) == NOTHING_OWN
+
+
+def test_two_of_one_name_are_named_once(own_folder: Path) -> None:
+    for name in ("one", "two"):
+        write(own_folder / f"{name}.yaml", text_of(GEMM))
+    assert own_kernels(H100).names == ("mine",)
 
 
 def test_of_very_many_that_cannot_be_read_a_few_are_named(own_folder: Path) -> None:
