@@ -290,7 +290,7 @@ def series(
             workloads=tuple(workloads),
             output=Path(folder) / "out",
             device="cpu",
-            pace=FEW if num_busy else BRIEF,
+            pace=FEW if num_busy else Pace(),
             seed=seed,
         )
         with busy_cores(num_busy), open_pairs(request) as pairs:
@@ -322,8 +322,9 @@ def series(
 def replayed(
     base: Sequence[float], new: Sequence[float], first: int, level: float
 ) -> tuple[str, bool]:
-    """What the gate says that screens with five pairs from ``first`` on, and confirms with those
-    after them; the series is a circle. Also whether the screen flagged it."""
+    """What the gate says that begins with the pair ``first``, and whether it was flagged: up to
+    three screens of five pairs, then the strict tests on those after them; the series is a circle.
+    """
 
     def launches(start: int, count: int) -> Contrast:
         places = [(start + i) % len(base) for i in range(count)]
@@ -332,16 +333,21 @@ def replayed(
         return found
 
     threshold = DEFAULTS["latency"].share
-    screened = launches(first, NUM_SCREENING)
     most = CONFIRMING[-1][0]
-    found = decide_in_two_looks(screened, None, threshold, level=level, num_fresh=most)
-    if not is_flagged(screened, threshold):
-        return found.verdict, False
-    for num_fresh, share in CONFIRMING:
-        if num_fresh > len(base) - NUM_SCREENING:
+    for screened in range(NUM_SCREENING, MAX_SCREENS * NUM_SCREENING + 1, NUM_SCREENING):
+        seen = launches(first, screened)
+        if is_flagged(seen, threshold):
             break
-        fresh = launches(first + NUM_SCREENING, num_fresh)
-        found = decide_in_two_looks(screened, fresh, threshold, level=level * share, num_fresh=most)
+        found = decide_in_two_looks(seen, None, threshold, level=level, num_fresh=most)
+        if found.verdict != "inconclusive":
+            return found.verdict, False
+    else:
+        return "inconclusive", False
+    for num_fresh, share in CONFIRMING:
+        if num_fresh > len(base) - screened:
+            break
+        fresh = launches(first + screened, num_fresh)
+        found = decide_in_two_looks(seen, fresh, threshold, level=level * share, num_fresh=most)
         if found.verdict != "inconclusive":
             break
     return found.verdict, True
@@ -547,11 +553,11 @@ is a line of `gates.jsonl`: what was planted in each workload, and what was foun
 
 *same* is a series of pairs of identical code, in `same.jsonl` as the logs of launches' medians,
 beside a process on every core that never waits; `slower.jsonl` is one of the code of *slower*. The
-gate is replayed on them: a screen of five pairs, then as strict tests as a family of 100 has on
-the pairs after them, the series taken as a circle. *Screens apart* share no launch, and so many
-gates are independent of each other as far as their screens go; their second looks use pairs in
-which others screen. *Sliding* begins at every pair: its gates are not independent, and as many as
-those apart are what it is worth.
+gate is replayed on them: up to three screens of five pairs, then as strict tests as a family of
+100 has on the pairs after them, the series taken as a circle. *Screens apart* begin five pairs
+apart: their first screens share no launch and are independent, what comes after them uses pairs
+in which others screen. *Sliding* begins at every pair: its gates are not independent, and as many
+as those apart are what it is worth.
 
 *slower* computes attention of one or two of twenty heads twice: prefill is bound by compute,
 decode by memory. *peak memory* holds 3 % of the measured peak more, *KV bytes* a slot more.
