@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from attnprof.render import Column, OutputFormat, Table, show
-from tests.benchmarks import caches, estimating, growth, memory, running, start_up
+from tests.benchmarks import caches, estimating, fitting, growth, memory, running, start_up
 from tests.benchmarks.number import Number, Theme
 
 
@@ -23,6 +23,7 @@ def models(busy: bool) -> Sequence[Number]:
 THEMES: dict[str, Theme] = {
     "start-up": start_up.numbers,
     "estimating": estimating.numbers,
+    "fitting": fitting.numbers,
     "memory": memory.numbers,
     "growth": growth.numbers,
     "caches": caches.numbers,
