@@ -275,13 +275,15 @@ def _latency_s(record: Mapping[str, Any], threads: float) -> float:
     walls, cpus, waits = (
         record.get(name) or () for name in ("samples_s", "samples_cpu_s", "run_delay_s")
     )
+    wall_s = float(record.get("median_wall_s") or record["median_s"])
     if not len(walls) == len(cpus) == len(waits) > 0 or None in waits:
-        return float(record.get("median_wall_s") or record["median_s"])
+        return wall_s
     times = [
         max(cpu / threads, wall - wait) for wall, cpu, wait in zip(walls, cpus, waits, strict=True)
     ]
     clean = list(itertools.compress(times, record.get("sample_clean") or ()))
-    return float(statistics.median(clean if len(clean) >= LEAST_CLEAN else times))
+    found = float(statistics.median(clean if len(clean) >= LEAST_CLEAN else times))
+    return found if found >= SHORTEST_S else wall_s  # the clocks say that it took no time
 
 
 def _law_of(phase: str, backend: str, kind: str | None) -> Law:

@@ -213,6 +213,16 @@ def test_waits_for_a_core_are_taken_off_what_a_record_took(
         assert one.law.where["clock"] == "contended"
 
 
+def test_clocks_that_leave_no_time_are_not_believed(run: Path, tmp_path: Path) -> None:
+    def waited(record: dict[str, Any]) -> dict[str, Any]:
+        samples = record["samples_s"]
+        return {**record, "samples_cpu_s": [0.0] * len(samples), "run_delay_s": samples}
+
+    found = fit_runs([changed(run, tmp_path / "waited", waited)])
+    for one, other in zip(found.groups, fit_runs([run]).groups, strict=True):
+        assert one.group.latency_s == pytest.approx(other.group.latency_s, rel=0.1)
+
+
 def test_noise_without_a_law_is_said_not_to_hold(run: Path, tmp_path: Path) -> None:
     import random
 

@@ -10,7 +10,16 @@ import time
 from collections.abc import Sequence
 
 from attnprof.render import Column, OutputFormat, Table, show
-from tests.benchmarks import caches, comparing, estimating, growth, memory, running, start_up
+from tests.benchmarks import (
+    caches,
+    comparing,
+    estimating,
+    fitting,
+    growth,
+    memory,
+    running,
+    start_up,
+)
 from tests.benchmarks.number import Number, Theme
 
 
@@ -24,6 +33,7 @@ THEMES: dict[str, Theme] = {
     "start-up": start_up.numbers,
     "estimating": estimating.numbers,
     "comparing": comparing.numbers,
+    "fitting": fitting.numbers,
     "memory": memory.numbers,
     "growth": growth.numbers,
     "caches": caches.numbers,

@@ -11,7 +11,16 @@ import pytest
 from attnprof.records import read_run
 from attnprof.session import Asked
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import caches, comparing, estimating, growth, memory, running, start_up
+from tests.benchmarks import (
+    caches,
+    comparing,
+    estimating,
+    fitting,
+    growth,
+    memory,
+    running,
+    start_up,
+)
 from tests.benchmarks.number import Number, Theme
 from tests.benchmarks.processes import Seen, Spent, seen_at_the_end
 from tests.benchmarks.sweeps import ONCE, ran
@@ -226,6 +235,17 @@ def test_a_grid_is_timed_over_every_combination() -> None:
     request = estimating.grid_request(num_lens=1)
     assert estimating.grid_cpu_s(request) > 0
     assert estimating.grid_request().num_combinations >= 100_000
+
+
+def test_as_many_records_are_fitted_as_are_asked_for(tmp_path: Path) -> None:
+    assert fitting.fit_cpu_s(tmp_path / "run", 200) > 0
+    assert len(read_run(tmp_path / "run").records) == 200
+    assert fitting.latency_cpu_s() > 0
+
+
+def test_fitting_is_judged_by_cpu_time() -> None:
+    assert all(number.met for number in fitting.of_measured(9.9, 0.019))
+    assert not any(number.met for number in fitting.of_measured(10.1, 0.021))
 
 
 @pytest.mark.torch
