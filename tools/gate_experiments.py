@@ -538,10 +538,10 @@ def table() -> Table:
 
 def write_report() -> None:
     """``report.md`` beside what was kept: the table, and what each line of it was made by."""
-    commands = dict.fromkeys(" ".join(line["command"][:3]) for line in kept())
+    commands = dict.fromkeys(" ".join(line["command"]) for line in kept())
     for path in kept_series():
         head = json.loads(path.read_text(encoding="utf-8").splitlines()[0])
-        commands[" ".join(head["command"][:3])] = None
+        commands[" ".join(head["command"])] = None
     text = REPORT.format(
         table=markdown_text(table()), commands="\n".join(f"    {command}" for command in commands)
     )
