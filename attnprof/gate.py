@@ -21,9 +21,9 @@ from attnprof.recording import identity
 from attnprof.records import strict_json
 from attnprof.stopping import stop_wishes
 from attnprof.units import counted
-from attnprof.verdicts.comparison import UNKNOWN, Comparison
+from attnprof.verdicts.comparison import Comparison
 from attnprof.verdicts.fingerprint import differences, refuse_hard
-from attnprof.verdicts.judging import Asked, Timed, compare_sides, timed_together
+from attnprof.verdicts.judging import ONE_LAUNCH, Asked, Timed, compare_sides, timed_together
 from attnprof.verdicts.procedure import (
     Contrast,
     Decision,
@@ -31,6 +31,7 @@ from attnprof.verdicts.procedure import (
     contrast,
     decide_in_two_looks,
     is_flagged,
+    undecided,
 )
 from attnprof.verdicts.sides import Observed, SideRun, side_of
 from attnprof.workers import StopRequestedError
@@ -316,21 +317,17 @@ class _Gate:
             one = self.open[key]
             if timed.clock is None:
                 yield key, Decision("incomparable", reason=timed.reason)
-            elif timed.reason is not None:
-                seen = contrast(timed.base, timed.new)
-                ratio, counts = (seen.ratio, seen.num_launches) if seen else (UNKNOWN, (0, 0))
-                yield key, Decision("inconclusive", ratio, num_launches=counts, reason=timed.reason)
+            elif key not in first:
+                yield key, undecided(timed.base, timed.new, timed.reason or ONE_LAUNCH)
             else:
-                yield (
-                    key,
-                    decide_in_two_looks(
-                        first.get(key),
-                        fresh.get(key) if one.num_confirmed else None,
-                        self._threshold(key),
-                        level=self.level * one.level_share,
-                        num_fresh=most,
-                    ),
+                decision = decide_in_two_looks(
+                    first[key],
+                    fresh.get(key) if one.num_confirmed else None,
+                    self._threshold(key),
+                    level=self.level * one.level_share,
+                    num_fresh=most,
                 )
+                yield key, decision
 
     def comparison(self) -> Comparison:
         """What is known by now."""

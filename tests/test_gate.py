@@ -113,6 +113,10 @@ def test_a_slowdown_is_found_on_fresh_launches_of_its_workload_alone(tmp_path: P
     latency = found[DECODE.workload_id].metric("latency")
     assert latency is not None and latency.ratio.mid == pytest.approx(1.2, rel=0.05)
     assert latency.num_launches == (5, 5)  # of the fresh ones; those that screened are apart
+    for one in found.values():
+        shown = one.metric("latency")
+        assert shown is not None and shown.base and shown.new
+        assert shown.new / shown.base == pytest.approx(shown.ratio.mid, rel=1e-9)
     for side in ("base", "new"):
         assert rounds_of(tmp_path / "out" / side, DECODE.workload_id) == list(range(10))
 

@@ -21,13 +21,14 @@ from attnprof.verdicts.comparison import (
     in_percent,
 )
 from attnprof.verdicts.fingerprint import differences, refuse_hard
-from attnprof.verdicts.procedure import Contrast, Decision, contrast
+from attnprof.verdicts.procedure import Contrast, Decision, contrast, undecided
 from attnprof.verdicts.sides import Observed, SideRun
 from attnprof.verdicts.thresholds import DEFAULTS, Thresholds
 
 DRIFT_MARGIN = 0.02  # of two runs in which launches differ by 3 %; see the simulated families
 RULER_MOVED = 0.05
 RULER_LEVEL = 0.005  # on each side
+ONE_LAUNCH = "one launch a side does not say how much launches differ"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,27 +184,14 @@ def _decided(timed: Mapping[str, Timed], base: SideRun, asked: Asked) -> dict[st
             decided[key] = Decision("incomparable", reason=one.reason)
             continue
         found = contrast(one.base, one.new)
-        if found is None:
-            decided[key] = _of_one_launch(one)
-        elif one.reason is not None:
-            decided[key] = Decision(
-                "inconclusive", found.ratio, num_launches=found.num_launches, reason=one.reason
-            )
+        if found is None or one.reason is not None:
+            decided[key] = undecided(one.base, one.new, one.reason or ONE_LAUNCH)
         else:
             contrasts[key] = found
     shares = {
         key: asked.thresholds.of("latency", key, base.observed[key].axes).share for key in contrasts
     }
     return decided | procedure.decide_family(contrasts, shares, margin=asked.margin)
-
-
-def _of_one_launch(one: Timed) -> Decision:
-    middle = math.exp(statistics.fmean(one.new) - statistics.fmean(one.base))
-    counts = len(one.base), len(one.new)
-    return Decision(
-        "inconclusive", Ratio(middle), num_launches=counts,
-        reason="one launch a side does not say how much launches differ",
-    )  # fmt: skip
 
 
 def _moved_rulers(base: SideRun, new: SideRun) -> list[str]:
@@ -306,8 +294,8 @@ def _latency(
     return MetricVerdict(
         metric="latency",
         verdict=decision.verdict,
-        base=_typical(timed.base),
-        new=_typical(timed.new),
+        base=decision.base,
+        new=decision.new,
         ratio=decision.ratio,
         threshold=asked.thresholds.of("latency", key, one.axes).share,
         smallest_seen=decision.smallest_seen,

@@ -24,12 +24,17 @@ TRUSTED_LAUNCHES = 5  # a side, from which on a test by launches is more than ad
 
 @dataclass(frozen=True)
 class Contrast:
-    """The mean difference of two sides' logs, how uncertain it is, and the launches behind it."""
+    """The mean difference of two sides' logs, how uncertain it is, and the launches behind it.
+
+    Args:
+        base: The mean of the base's logs.
+    """
 
     rise: float
     error: float
     df: float
     num_launches: tuple[int, int]
+    base: float = 0.0
 
     def p_slower(self, margin: float = 0.0) -> float:
         """Of "it rose by no more than ``margin``", a log: one-sided."""
@@ -92,21 +97,47 @@ def contrast(base: Sequence[float], new: Sequence[float]) -> Contrast | None:
     total = shares[0] + shares[1]
     rise = means[1] - means[0]
     if total < (1e-12 * max(1.0, abs(means[0]))) ** 2:  # nothing but rounding
-        return Contrast(rise if abs(rise) > 1e-12 else 0.0, 0.0, sum(counts) - 2.0, counts)
+        rise = rise if abs(rise) > 1e-12 else 0.0
+        return Contrast(rise, 0.0, sum(counts) - 2.0, counts, means[0])
     df = total**2 / sum(share**2 / (count - 1) for share, count in zip(shares, counts, strict=True))
-    return Contrast(rise, math.sqrt(total), df, counts)
+    return Contrast(rise, math.sqrt(total), df, counts, means[0])
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of one workload's latency; see ``MetricVerdict`` for the rest."""
+    """What became of one workload's latency; see ``MetricVerdict`` for the rest.
+
+    Args:
+        base: The geometric mean of the base's launches, of the same as the ratio is. [s]
+        new: Likewise; new over base is the middle of the ratio. [s]
+    """
 
     verdict: str
+    base: float | None = None
+    new: float | None = None
     ratio: Ratio = UNKNOWN
     p_value: float | None = None
     smallest_seen: float | None = None
     num_launches: tuple[int, int] = (0, 0)
     reason: str | None = None
+
+
+def undecided(base: Sequence[float], new: Sequence[float], reason: str) -> Decision:
+    """Of launches that decide nothing: their figures, and why.
+
+    >>> undecided([0.0], [0.0], "one launch a side").ratio
+    Ratio(mid=1.0, low=None, high=None)
+    """
+    middles = fmean(base), fmean(new)
+    found = contrast(base, new)
+    return Decision(
+        verdict="inconclusive",
+        base=_exp(middles[0]),
+        new=_exp(middles[1]),
+        ratio=Ratio(_exp(middles[1] - middles[0])) if found is None else found.ratio,
+        num_launches=(len(base), len(new)),
+        reason=reason,
+    )
 
 
 def decide(found: Contrast, threshold: float, *, level: float, margin: float = 0.0) -> Decision:
@@ -142,6 +173,8 @@ def decide(found: Contrast, threshold: float, *, level: float, margin: float = 0
         verdict = "same"
     return Decision(
         verdict=verdict,
+        base=_exp(found.base),
+        new=_exp(found.base + found.rise),
         ratio=found.ratio,
         p_value=p_slower,
         smallest_seen=found.smallest_seen(level, threshold, beyond),
@@ -176,9 +209,8 @@ def is_flagged(found: Contrast, threshold: float) -> bool:
 
 
 def decide_in_two_looks(
-    first: Contrast | None, fresh: Contrast | None, threshold: float, *, level: float,
-    num_fresh: int,
-) -> Decision:  # fmt: skip
+    first: Contrast, fresh: Contrast | None, threshold: float, *, level: float, num_fresh: int
+) -> Decision:
     """The verdict of a workload that was screened, and measured again if that flagged it.
 
     Args:
@@ -187,8 +219,6 @@ def decide_in_two_looks(
         level: Of :func:`confirming_level`.
         num_fresh: Launches a side that a second look has, for the smallest effect seen.
     """
-    if first is None:
-        return Decision("inconclusive", reason="too few launches")
     if fresh is not None:
         found = decide(fresh, threshold, level=level)
         opposite = "improved" if first.rise > 0 else "regressed"
@@ -209,7 +239,12 @@ def _disagreeing(found: Decision) -> Decision:
 def foreseen(first: Contrast, num_fresh: int) -> Contrast:
     """What a second look would have had, if its launches differ as those of the first do."""
     scale = math.sqrt(2 / num_fresh / sum(1 / n for n in first.num_launches))
-    return Contrast(first.rise, first.error * scale, 2 * num_fresh - 2.0, (num_fresh, num_fresh))
+    return replace(
+        first,
+        error=first.error * scale,
+        df=2 * num_fresh - 2.0,
+        num_launches=(num_fresh, num_fresh),
+    )
 
 
 def decide_family(

@@ -92,6 +92,8 @@ def test_one_launch_a_side_decides_nothing_of_latency(tmp_path: Path) -> None:
     found = compared(tmp_path, slower)
     assert the(found, 0).verdict == "inconclusive"
     assert the(found, 0).ratio.mid == pytest.approx(2.0, rel=0.1)
+    assert the(found, 0).new == pytest.approx(2.0 * (the(found, 0).base or 0.0), rel=0.1)
+    assert the(found, 0).num_launches == (5, 1)
     assert found.exit_code == 3
     assert compared(tmp_path, slower, asked=Asked(metrics=("kv_bytes",))).exit_code == 0
 
