@@ -108,7 +108,7 @@ def measure_pair(request: GateRequest, tell: Callable[[str], None] = lambda text
                 "the budget was spent before anything was measured", "give it more: --budget 7m"
             )
         try:
-            comparison = gate.comparison()
+            comparison = replace(gate.comparison(), interrupted=interrupted)
         except AttnprofError:
             if not interrupted:
                 raise

@@ -330,7 +330,8 @@ def test_the_command_wants_a_base(tmp_path: Path) -> None:
 
 @linux
 def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
-    ended = command(tmp_path, "--device", f"{DEVICE}&pace=0.3s", *AXES)
+    junit = tmp_path / "junit.xml"
+    ended = command(tmp_path, "--device", f"{DEVICE}&pace=0.3s", *AXES, "--junit", str(junit))
     visits = tmp_path / "out" / "new" / "visits.jsonl"
     give_up = time.monotonic() + 60
     while time.monotonic() < give_up:
@@ -346,6 +347,8 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
         assert {record["status"] for record in run.records} == {"ok"}
     kept = json.loads((tmp_path / "out" / COMPARISON_FILE).read_text())
     assert "regressed" not in {one["verdict"] for one in kept["workloads"]}
+    assert (kept["interrupted"], kept["exit_code"]) == (True, 130)
+    assert '<error message="' in junit.read_text() and "interrupted" in junit.read_text()
 
 
 @pytest.mark.torch

@@ -80,11 +80,14 @@ def compare(
     Exit code 1 where something did, 3 where it cannot be decided.
     """
     from attnprof.verdicts.asking import asked_of, compare_runs
+    from attnprof.verdicts.outputs.files import refusals_written
 
-    base, new = _two_runs(runs, baseline, baselines)
-    asked = asked_of(thresholds, allow_different, metric, fail_on, margin)
+    with refusals_written(junit, markdown):
+        base, new = _two_runs(runs, baseline, baselines)
+        asked = asked_of(thresholds, allow_different, metric, fail_on, margin)
+        comparison = compare_runs(base, new, asked)
     give_comparison(
-        compare_runs(base, new, asked),
+        comparison,
         output_format,
         show_all=show_all,
         junit=junit,
@@ -126,17 +129,17 @@ def give_comparison(
     markdown: Path | None,
     annotations: bool,
 ) -> None:
-    """Tables or the document, what CI asked for, the whole in a line, and the exit code."""
+    """What CI asked for, tables or the document, the whole in a line, and the exit code."""
     from attnprof.render import document_text, show
     from attnprof.verdicts.outputs.files import write_outputs
     from attnprof.verdicts.tables import comparison_tables, whole_words
 
+    lines = write_outputs(comparison, junit=junit, markdown=markdown, annotations=annotations)
     if output_format is OutputFormat.json:
         sys.stdout.write(document_text(comparison.to_json()))
     else:
         everything = show_all or output_format is not OutputFormat.rich
         show(comparison_tables(comparison, everything=everything), output_format)
-    lines = write_outputs(comparison, junit=junit, markdown=markdown, annotations=annotations)
     for line in lines:
         say(line)
     if output_format is not OutputFormat.rich:

@@ -95,50 +95,47 @@ def gate(
     from attnprof.interpreters import find_interpreter
     from attnprof.pairs import Pace, PairRequest
     from attnprof.verdicts.asking import asked_of
+    from attnprof.verdicts.outputs.files import refusals_written, write_refusal
 
-    if base is None:
-        raise UsageError("there is nothing to hold against", "name it with --base PYTHON")
-    asked = session.Asked(
-        spec=spec,
-        axes=dict(session.typed_axes(axis or [])),
-        device=device,
-        allow_shared=allow_shared,
-    )
-    grid = session.grid_of(asked)
-    request = GateRequest(
-        pair=PairRequest(
-            base=find_interpreter(base),
-            new=find_interpreter(sys.executable if new is None else new),
-            workloads=grid.workloads,
-            output=output or session.new_dir("gate"),
+    with refusals_written(junit, markdown):
+        if base is None:
+            raise UsageError("there is nothing to hold against", "name it with --base PYTHON")
+        asked = session.Asked(
+            spec=spec,
+            axes=dict(session.typed_axes(axis or [])),
             device=device,
-            threads=threads,
-            settings=asked.settings,
-            allocator=allocator,
-            seed=seed,
-            pace=Pace(timeout_s=some_time("timeout", timeout)),
-            command=("attnprof", *sys.argv[1:]),
-            grid_name=grid.name,
-        ),
-        asked=asked_of(thresholds, allow_different, metric, fail_on, None),
-        budget_s=some_time("budget", budget),
-    )
-    gated = measure_pair(request, (lambda text: None) if quiet else say)
+            allow_shared=allow_shared,
+        )
+        grid = session.grid_of(asked)
+        request = GateRequest(
+            pair=PairRequest(
+                base=find_interpreter(base),
+                new=find_interpreter(sys.executable if new is None else new),
+                workloads=grid.workloads,
+                output=output or session.new_dir("gate"),
+                device=device,
+                threads=threads,
+                settings=asked.settings,
+                allocator=allocator,
+                seed=seed,
+                pace=Pace(timeout_s=some_time("timeout", timeout)),
+                command=("attnprof", *sys.argv[1:]),
+                grid_name=grid.name,
+            ),
+            asked=asked_of(thresholds, allow_different, metric, fail_on, None),
+            budget_s=some_time("budget", budget),
+        )
+        gated = measure_pair(request, (lambda text: None) if quiet else say)
     if gated.comparison is None:
+        write_refusal("interrupted before anything could be compared", junit, markdown)
         say(f"interrupted before anything could be compared; what there is lies in {gated.output}")
         raise typer.Exit(EXIT_INTERRUPTED)
     say(f"both runs and {COMPARISON_FILE} lie in {gated.output}")
-    try:
-        give_comparison(
-            gated.comparison,
-            output_format,
-            show_all=show_all,
-            junit=junit,
-            markdown=markdown,
-            annotations=annotations,
-        )
-    except typer.Exit:
-        if not gated.interrupted:
-            raise
-    if gated.interrupted:
-        raise typer.Exit(EXIT_INTERRUPTED)
+    give_comparison(
+        gated.comparison,
+        output_format,
+        show_all=show_all,
+        junit=junit,
+        markdown=markdown,
+        annotations=annotations,
+    )

@@ -292,8 +292,7 @@ def _figure(
         how = {"memory_meter": record.get("memory_meter")} if metric == "peak_memory" else {}
         return None if size is None else (float(size), None, None, {**shape, **how})
     mode = record.get("mode")
-    clock = "cpu" if run.trusts_cpu_time and observed.logs("cpu") else "wall"
-    logs = observed.logs(clock)
+    clock, logs = run.latency(observed)
     if not logs:
         return None
     error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else None

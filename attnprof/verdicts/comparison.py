@@ -25,6 +25,8 @@ METRICS = ("latency", "peak_memory", "kv_bytes")
 BAD = ("regressed", "failed")  # the answer is no
 UNDECIDED = ("missing", "incomparable", "inconclusive")  # there is no answer
 FAIL_ON = ("regressed", "failed", "missing", "incomparable")
+MOST_SEEN = 10.0  # a share; of what sees no less than that, no figure says more
+EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ class Comparison:
         paired: Whether both sides were measured in turns, on one machine in one go.
         num_expected: Workloads that either side lists, finished or not.
         fail_on: Verdicts that make the whole fail, of workloads that are not allowed.
+        interrupted: Whether the user stopped the measuring: it is never a success then.
     """
 
     base: Side
@@ -142,6 +145,7 @@ class Comparison:
     paired: bool = False
     num_expected: int = 0
     fail_on: tuple[str, ...] = FAIL_ON
+    interrupted: bool = False
 
     @property
     def verdict(self) -> str:
@@ -175,10 +179,12 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """0 nothing got worse, 1 something did, 3 it could not be decided.
+        """0 nothing got worse, 1 something did, 3 it could not be decided, 130 interrupted.
 
         A whole of which not one workload was decided is never 0.
         """
+        if self.interrupted:
+            return EXIT_INTERRUPTED
         failing = {workload.verdict for workload in self.failing}
         if failing & set(BAD):
             return 1
@@ -192,6 +198,7 @@ class Comparison:
             "verdict": self.verdict,
             "exit_code": self.exit_code,
             "paired": self.paired,
+            "interrupted": self.interrupted,
             "num_expected": self.num_expected,
             "num_compared": self.num_compared,
             "counts": dict(self.counts),
@@ -235,3 +242,14 @@ def in_percent(share: float | None) -> str:
     if share is None or not math.isfinite(share):
         return "–"
     return f"{100 * share:+.1f} %" if round(1000 * share) else "0.0 %"
+
+
+def seen_in_percent(share: float | None) -> str:
+    """The smallest rise that is seen, for people.
+
+    >>> seen_in_percent(0.0512), seen_in_percent(214.96), seen_in_percent(None)
+    ('+5.1 %', '> +1000 %', '–')
+    """
+    if share is not None and share > MOST_SEEN:
+        return f"> {100 * MOST_SEEN:+.0f} %"
+    return in_percent(share)

@@ -29,9 +29,12 @@ NEEDED = {  # by kind of device; what neither side says is no match
     "cpu": ("name", "threads", "torch", "environment.OMP_WAIT_POLICY"),
     "cuda": ("name", "driver", "torch"),
     "rocm": ("name", "driver", "torch"),
+    "mps": ("name", "torch"),
+    "xpu": ("name", "torch"),
 }
 MEMORY_SHARE = 0.02  # by which one machine's memory differs from start to start of it
 _SHOWN = 60
+_MOST_DIGITS = 30
 
 Facts = Mapping[str, str | None]
 
@@ -123,6 +126,14 @@ def _differ(key: str, base: Facts, new: Facts) -> bool:
     one, other = base.get(key), new.get(key)
     if one == other:
         return (key in base) != (key in new)
-    if key == "memory_bytes" and one and other and one.isdigit() and other.isdigit():
-        return abs(int(one) - int(other)) > MEMORY_SHARE * max(int(one), int(other))
-    return True
+    if key != "memory_bytes":
+        return True
+    sizes = _size(one), _size(other)
+    if sizes[0] is None or sizes[1] is None:
+        return True
+    return abs(sizes[0] - sizes[1]) > MEMORY_SHARE * max(sizes[0], sizes[1])
+
+
+def _size(value: str | None) -> int | None:
+    """A whole number of bytes that some memory may have."""
+    return int(value) if value and value.isdecimal() and len(value) <= _MOST_DIGITS else None

@@ -18,7 +18,7 @@ from attnprof.verdicts.comparison import (
     Ratio,
     WorkloadVerdict,
     first_verdict,
-    in_percent,
+    seen_in_percent,
 )
 from attnprof.verdicts.fingerprint import differences, refuse_hard
 from attnprof.verdicts.procedure import Contrast, Decision, contrast, undecided
@@ -120,12 +120,14 @@ def compare_sides(
         num_expected=len({*base.listed, *new.listed, *base.observed, *new.observed}),
         fail_on=asked.fail_on,
     )
+    same = _is_one_run(base, new)
     told = [
+        *(["both sides are the same run: this says nothing of any change"] if same else []),
         *notes,
         *moved,
         *asked.thresholds.unused(by_id),
         *_side_notes(base, new),
-        *([] if asked.paired else _unpaired_notes(comparison, timed)),
+        *([] if asked.paired or same else _unpaired_notes(comparison, timed)),
     ]
     return replace(comparison, notes=tuple(told))
 
@@ -236,7 +238,7 @@ def _judged(
         metrics = _metrics(key, one, other, asked, timed, decision)
         verdict = first_verdict(metric.verdict for metric in metrics)
     if other is not None and other.is_ok:
-        metrics = _limited(metrics, other, asked.thresholds.most(key, axes))
+        metrics = _limited(metrics, new, other, asked.thresholds.most(key, axes))
         verdict = first_verdict([verdict or "same", *(metric.verdict for metric in metrics)])
     verdict = verdict or "same"
     bad = [metric.metric for metric in metrics if metric.verdict in asked.fail_on]
@@ -306,11 +308,6 @@ def _latency(
     )
 
 
-def _typical(logs: Sequence[float]) -> float | None:
-    """The geometric mean of launches, of which the ratio is one. [s]"""
-    return math.exp(statistics.fmean(logs)) if logs else None
-
-
 def _size(
     metric: str, key: str, one: Observed, other: Observed, asked: Asked
 ) -> MetricVerdict | None:
@@ -342,13 +339,14 @@ def _size(
 
 
 def _limited(
-    metrics: Sequence[MetricVerdict], other: Observed, most: Mapping[str, float]
+    metrics: Sequence[MetricVerdict], new: SideRun, other: Observed, most: Mapping[str, float]
 ) -> list[MetricVerdict]:
     """The metrics, and those that have an absolute limit alone, held against it."""
     found = {metric.metric: metric for metric in metrics}
     for name, limit in most.items():
-        value = _value(name, other)
-        known = found.get(name) or MetricVerdict(name, "same", new=value)
+        known = found.get(name) or MetricVerdict(name, "same")
+        value = _value(name, new, other) if known.new is None else known.new
+        known = replace(known, new=value)
         show = seconds if name in ("latency", "ttft") else capacity
         if value is None:
             words = f"unknown, and limited to {show(limit)}"
@@ -361,10 +359,11 @@ def _limited(
     return list(found.values())
 
 
-def _value(metric: str, other: Observed) -> float | None:
+def _value(metric: str, new: SideRun, other: Observed) -> float | None:
     match metric:
         case "latency":
-            return other.record.get("median_s")
+            _, logs = new.latency(other)
+            return math.exp(statistics.fmean(logs)) if logs else None
         case "ttft":
             return other.record.get("ttft_s")
         case _:
@@ -372,14 +371,16 @@ def _value(metric: str, other: Observed) -> float | None:
 
 
 def _side_notes(base: SideRun, new: SideRun) -> list[str]:
-    notes = [
+    return [
         f"{run.side.name} is not finished: what it lacks is not compared"
         for run in (base, new)
         if not run.is_finished
     ]
-    if base.side.path is not None and base.side.path == new.side.path:
-        notes.append("both sides are the same run")
-    return notes
+
+
+def _is_one_run(base: SideRun, new: SideRun) -> bool:
+    """Whether both are one run, however it was named, or copies of one, as a baseline is."""
+    return base.side.started == new.side.started and base.observed == new.observed
 
 
 def _unpaired_notes(comparison: Comparison, timed: Mapping[str, Timed]) -> list[str]:
@@ -398,11 +399,11 @@ def _unpaired_notes(comparison: Comparison, timed: Mapping[str, Timed]) -> list[
     ]
     if fewest < procedure.TRUSTED_LAUNCHES:
         paired = _paired_smallest(timed)
-        than = in_percent(statistics.median(seen)).lstrip("+")
+        than = seen_in_percent(statistics.median(seen)).replace("+", "")
         notes.append(
             f"some workloads have {fewest} launches a side: take latency as advice. A typical one "
             f"would have shown a rise of {than}; the gate's fresh launches show "
-            f"{in_percent(paired).lstrip('+')}"
+            f"{seen_in_percent(paired).replace('+', '')}"
         )
     return notes
 

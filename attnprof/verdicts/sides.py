@@ -10,7 +10,7 @@ from typing import Any, Required, TypedDict
 
 from attnprof.errors import UsageError
 from attnprof.kinds import LARGEST, misfit
-from attnprof.record_values import FORMAT
+from attnprof.record_values import FORMAT, STATUSES
 from attnprof.records import (
     RECORDS_FILE,
     RULERS_FILE,
@@ -125,6 +125,12 @@ class SideRun:
         wait = self.facts.get("environment.OMP_WAIT_POLICY") or ""
         return self.facts.get("threads") == "1" or wait.lower() == "passive"
 
+    def latency(self, observed: Observed) -> tuple[str, tuple[float, ...]]:
+        """The clock that is trusted of one of its workloads, and the launches on it."""
+        if self.trusts_cpu_time and (logs := observed.logs("cpu")):
+            return "cpu", logs
+        return "wall", observed.logs("wall")
+
 
 def read_side(path: Path, name: str | None = None) -> SideRun:
     """A run that can be compared: whole, of this format, measured here by attnprof.
@@ -209,6 +215,8 @@ def _misfit(record: dict[str, Any]) -> str | None:
         found = misfit(record, _Kept)
         if found is not None:
             return found
+    if record["status"] not in STATUSES:
+        return f"there is no status {record['status']!r}"
     if record.get("provenance", "measured") != "measured":
         return f"it is {record['provenance']}: without launches of its own nothing can be tested"
     launches = record.get("sample_launch") or []

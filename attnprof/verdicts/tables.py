@@ -14,6 +14,7 @@ from attnprof.verdicts.comparison import (
     Ratio,
     WorkloadVerdict,
     in_percent,
+    seen_in_percent,
 )
 from attnprof.verdicts.outputs.sentences import workload_sentence
 
@@ -43,6 +44,7 @@ def whole_words(comparison: Comparison) -> str:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts.items())
     allowed = sum(one.allowed is not None for one in comparison.workloads)
     words = [
+        *(["INTERRUPTED"] if comparison.interrupted else []),
         comparison.verdict.upper() if comparison.exit_code else comparison.verdict,
         f"{comparison.num_compared} of {comparison.num_expected} workloads compared ({counts}"
         + (f"; {allowed} of them allowed)" if allowed else ")"),
@@ -89,7 +91,7 @@ def verdicts_table(comparison: Comparison, *, everything: bool = True) -> Table:
             Column("ratio_low", "low", _times, "right"),
             Column("ratio_high", "high", _times, "right"),
             Column("verdict", "Verdict"),
-            Column("smallest_seen", "Sees", in_percent, "right"),
+            Column("smallest_seen", "Sees", seen_in_percent, "right"),
             Column("threshold", "Counts from", _threshold, "right", 5),
             Column("launches", "Launches", priority=2),
             Column("clock", "Clock", priority=1),

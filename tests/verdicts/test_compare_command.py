@@ -186,6 +186,9 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     ),
     "bytes are negative": (lambda p: _line(p, lambda one: one.update(kv_bytes=-1)), "kv_bytes"),
     "a status is missing": (lambda p: _line(p, lambda one: one.pop("status")), "status"),
+    "a status is none that there is": (
+        lambda p: _line(p, lambda one: one.update(status="fine")), "no status 'fine'",
+    ),
     "a record was imported": (
         lambda p: _line(p, lambda one: one.update(provenance="imported")), "it is imported",
     ),
@@ -210,7 +213,11 @@ def test_a_run_that_cannot_be_read_is_one_error_and_never_green(
         write_run(folder / one, whole(seed=len(one)))
     spoil, words = SPOILT[name]
     spoil(folder / side)
-    done = CliRunner().invoke(app, ["compare", "base", "new"])
+    (folder / "junit.xml").write_text("<testsuites/>")  # of an earlier run, and green
+    files = ["--junit", "junit.xml", "--markdown", "comment.md"]
+    done = CliRunner().invoke(app, ["compare", "base", "new", *files])
+    assert "<error" in (folder / "junit.xml").read_text()
+    assert "not compared" in (folder / "comment.md").read_text()
     assert isinstance(done.exception, UsageError), done.exception
     assert words in done.exception.problem
     assert f"{side}" in done.exception.problem

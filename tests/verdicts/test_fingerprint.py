@@ -60,6 +60,12 @@ def test_memory_that_differs_as_from_start_to_start_is_the_same() -> None:
     assert differences(facts(), facts(memory_bytes=more)) == ()
 
 
+@pytest.mark.parametrize("size", ["²", "9" * 5000, 10**400, -1, "much"])
+def test_memory_of_no_size_is_another(size: Any) -> None:
+    [found] = differences(facts(), facts(memory_bytes=size))
+    assert (found.key, found.weight) == ("memory_bytes", "hard")
+
+
 def test_nothing_of_an_unknown_name_is_allowed() -> None:
     with pytest.raises(UsageError, match="'devise'") as refused:
         differences(facts(), facts(), ["devise"])

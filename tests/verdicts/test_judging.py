@@ -1,5 +1,6 @@
 """Two runs -> verdicts: of latency by tests, of bytes by counting, of the rest by name."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,9 @@ def test_three_percent_of_a_small_peak_is_seen_too(tmp_path: Path) -> None:
     base = whole(lambda _: {"peak_activation_bytes": 200_000})
     more = whole(lambda _: {"peak_activation_bytes": 206_000}, seed=1)
     assert the(compared(tmp_path, more, base), 0, "peak_memory").verdict == "regressed"
+    tiny = whole(lambda _: {"peak_activation_bytes": 2048})
+    more = whole(lambda _: {"peak_activation_bytes": 2110}, seed=1)
+    assert the(compared(tmp_path, more, tiny), 0, "peak_memory").verdict == "regressed"
 
 
 def test_one_launch_a_side_decides_nothing_of_latency(tmp_path: Path) -> None:
@@ -192,9 +196,19 @@ def test_an_absolute_limit_holds_of_the_new_side_alone(
     limited = Thresholds(limits=(Limit(Selector(IDS[0]), most, None),))
     found = compared(tmp_path, whole(seed=1), asked=Asked(thresholds=limited))
     [metric] = most
-    assert the(found, 0, metric).limit == most[metric] if verdict != "same" else True
+    assert the(found, 0, metric).limit == most[metric]
     assert found.workloads[0].verdict == verdict
     assert found.exit_code == code
+
+
+def test_a_limit_is_held_against_the_figure_that_is_shown(tmp_path: Path) -> None:
+    new = whole(lambda _: {"median_s": 1e3}, seed=1)  # of another clock, or wrong
+    limited = Thresholds(limits=(Limit(Selector(IDS[0]), {"latency": 1.0}, None),))
+    found = compared(tmp_path, new, asked=Asked(thresholds=limited))
+    assert (the(found, 0).verdict, the(found, 0).limit) == ("same", 1.0)
+    alone = compared(tmp_path, new, whole()[1:], asked=Asked(thresholds=limited))
+    (limit,) = (one for one in alone.workloads if one.workload_id == IDS[0])
+    assert limit.metrics[0].new == pytest.approx(the(found, 0).new)
 
 
 def test_a_limit_holds_of_a_new_workload_too(tmp_path: Path) -> None:
@@ -227,8 +241,11 @@ def test_nothing_in_common_and_nothing_that_ran_are_errors(tmp_path: Path) -> No
 def test_an_unfinished_run_and_one_run_twice_are_told(tmp_path: Path) -> None:
     found = compared(tmp_path, whole(seed=1), new_run={"finished": False})
     assert any("is not finished" in note for note in found.notes)
-    path = tmp_path / "base"
-    assert "both sides are the same run" in compare_runs(path, path, Asked()).notes
+    base, copied = tmp_path / "base", shutil.copytree(tmp_path / "base", tmp_path / "copied")
+    for again in (base, base / "run.json", tmp_path / "new" / ".." / "base", copied):
+        (note,) = compare_runs(base, again, Asked()).notes
+        assert "both sides are the same run" in note
+    assert not any("same run" in note for note in compared(tmp_path, whole(seed=1)).notes)
 
 
 def test_few_launches_are_taken_as_advice(tmp_path: Path) -> None:

@@ -145,6 +145,30 @@ def test_a_comparison_that_decided_nothing_is_an_error_in_junit() -> None:
     assert "nothing was decided" in markdown_comment(unsure)
 
 
+def test_what_was_interrupted_is_red_wherever_it_is_shown() -> None:
+    calm = of(workload("prefill-math-s512", "same", SAME), interrupted=True)
+    assert calm.exit_code == 130
+    assert isinstance(cases(calm)[WHOLE][0], Error)
+    assert annotation_lines(calm)[-1].startswith("::error")
+    assert "## attnprof: interrupted; 1 of 1 workloads compared\n" in markdown_comment(calm)
+    slower = replace(calm, workloads=(workload("prefill-math-s512", "regressed", SLOWER),))
+    assert "1 regressed; interrupted" in cases(slower)[WHOLE][0].message  # type: ignore[attr-defined]
+
+
+def test_what_got_worse_and_fails_nothing_is_not_called_as_good_as_before() -> None:
+    known = of(workload("prefill-math-s512", "regressed", SLOWER, allowed="known"))
+    unasked = of(workload("prefill-math-s512", "regressed", SLOWER), fail_on=("missing",))
+    for comparison in (known, unasked):
+        assert comparison.exit_code == 0
+        assert "nothing fails, though 1 got worse" in markdown_comment(comparison)
+
+
+def test_an_effect_that_only_far_larger_ones_pass_is_told_as_such() -> None:
+    blind = replace(UNSURE, smallest_seen=214.96)
+    text = markdown_comment(of(workload("prefill-math-s512", "inconclusive", blind)))
+    assert "> +1000 %".replace(">", "&gt;") in text and "21496" not in text
+
+
 def test_a_step_shows_ten_annotations_and_counts_the_rest() -> None:
     def lines(count: int) -> list[str]:
         return annotation_lines(

@@ -1,13 +1,14 @@
 """A comparison -> the files and lines that CI asked for."""
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from attnprof.errors import CannotMeasureError
+from attnprof.errors import AttnprofError, CannotMeasureError
 from attnprof.verdicts.comparison import Comparison
 from attnprof.verdicts.outputs.annotations import annotation_lines
-from attnprof.verdicts.outputs.markdown import markdown_comment
+from attnprof.verdicts.outputs.markdown import markdown_comment, refused_comment
 
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 
@@ -43,6 +44,30 @@ def write_outputs(
         except OSError as error:
             lines.append(f"cannot write the step summary {summary}: {error.strerror}")
     return lines
+
+
+@contextlib.contextmanager
+def refusals_written(junit: Path | None, markdown: Path | None) -> Iterator[None]:
+    """Where there is no comparison, the files that were asked for say so: one that is left of an
+    earlier run, and green, would be taken for this one's."""
+    try:
+        yield
+    except (AttnprofError, KeyboardInterrupt) as error:
+        write_refusal(getattr(error, "problem", "interrupted"), junit, markdown)
+        raise
+
+
+def write_refusal(problem: str, junit: Path | None, markdown: Path | None) -> None:
+    """Say in the files that were asked for why there is no comparison, as far as they can be
+    written."""
+    if junit is not None:
+        from attnprof.verdicts.outputs.junit import refused_text
+
+        with contextlib.suppress(CannotMeasureError):
+            _write(junit, refused_text(problem))
+    if markdown is not None:
+        with contextlib.suppress(CannotMeasureError):
+            _write(markdown, refused_comment(problem))
 
 
 def _write(path: Path, text: str) -> None:

@@ -32,7 +32,7 @@ def junit_text(comparison: Comparison) -> str:
         The dialect of Jenkins' xunit plugin (junit-10.xsd), with properties of a test as pytest
         writes them.
     """
-    from junitparser import JUnitXml, TestSuite
+    from junitparser import TestSuite
 
     suite = TestSuite(SUITE)
     for name, value in _suite_properties(comparison):
@@ -41,9 +41,25 @@ def junit_text(comparison: Comparison) -> str:
     cases = [
         _case(workload, fails=workload.workload_id in failing) for workload in comparison.workloads
     ]
-    if comparison.exit_code and not failing:
-        cases.append(_undecided_whole(comparison))
+    if comparison.interrupted or (comparison.exit_code and not failing):
+        kind = "interrupted" if comparison.interrupted else comparison.verdict
+        cases.append(_whole(headline(comparison), kind))
     suite.add_testcases(cases)
+    return _text(suite)
+
+
+def refused_text(problem: str) -> str:
+    """The document of a comparison that there is none of: one error, so that no file is green."""
+    from junitparser import TestSuite
+
+    suite = TestSuite(SUITE)
+    suite.add_testcases([_whole(problem, "refused")])
+    return _text(suite)
+
+
+def _text(suite: Any) -> str:
+    from junitparser import JUnitXml
+
     document = JUnitXml()
     document.add_testsuite(suite)
     document.update_statistics()
@@ -73,11 +89,11 @@ def _case(workload: WorkloadVerdict, *, fails: bool) -> Any:
     return case
 
 
-def _undecided_whole(comparison: Comparison) -> Any:
+def _whole(sentence: str, kind: str) -> Any:
     from junitparser import Error, TestCase
 
     case = TestCase(WHOLE, SUITE)
-    case.result = Error(_xml_text(headline(comparison)), comparison.verdict)
+    case.result = Error(_xml_text(sentence), kind)
     return case
 
 

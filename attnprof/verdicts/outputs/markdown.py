@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attnprof.render import UNKNOWN, Column, Table, markdown_escaped, markdown_text, plain
-from attnprof.verdicts.comparison import Comparison, WorkloadVerdict, in_percent
+from attnprof.verdicts.comparison import Comparison, WorkloadVerdict, seen_in_percent
 from attnprof.verdicts.outputs.sentences import (
     difference_text,
     figure,
@@ -51,6 +51,20 @@ def markdown_comment(comparison: Comparison) -> str:
     if len(text.encode("utf-8")) > MOST_BYTES:
         text = text.encode("utf-8")[: MOST_BYTES - len(_CUT)].decode("utf-8", "ignore") + _CUT
     return text
+
+
+def refused_comment(problem: str) -> str:
+    """The comment on a comparison that there is none of.
+
+    >>> print(refused_comment("base holds no run"))
+    <!-- attnprof -->
+    <BLANKLINE>
+    ## attnprof: not compared
+    <BLANKLINE>
+    base holds no run
+    <BLANKLINE>
+    """
+    return f"{MARKER}\n\n## attnprof: not compared\n\n{_safe(problem)}\n"
 
 
 def _comment(comparison: Comparison, most: int) -> str:
@@ -121,14 +135,13 @@ def _rows(workload: WorkloadVerdict, *, whole: bool) -> Iterable[Mapping[str, An
             metric.reason or "",
             f"allowed: {workload.allowed}" if workload.allowed else "",
         ]
-        smallest = metric.smallest_seen
         yield {
             "workload_id": workload.workload_id,
             "metric": metric_name(metric.metric),
             "base": figure(metric.metric, metric.base),
             "new": figure(metric.metric, metric.new),
             "ratio": ratio_text(metric.ratio),
-            "smallest_seen": UNKNOWN if smallest is None else in_percent(smallest),
+            "smallest_seen": seen_in_percent(metric.smallest_seen),
             "verdict": metric.verdict,
             "why": "; ".join(filter(None, why)) or UNKNOWN,
         }

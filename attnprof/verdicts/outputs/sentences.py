@@ -3,12 +3,14 @@
 from attnprof import units
 from attnprof.render import UNKNOWN
 from attnprof.verdicts.comparison import (
+    BAD,
     Comparison,
     Difference,
     MetricVerdict,
     Ratio,
     WorkloadVerdict,
     in_percent,
+    seen_in_percent,
 )
 
 METRIC_NAMES = {
@@ -70,7 +72,7 @@ def metric_sentence(metric: MetricVerdict) -> str:
             f"over {in_percent(metric.threshold)}" if metric.threshold else "any change counts"
         )
     if metric.verdict == "inconclusive" and metric.smallest_seen is not None:
-        parts.append(f"would have seen {in_percent(metric.smallest_seen)}")
+        parts.append(f"would have seen {seen_in_percent(metric.smallest_seen)}")
     if metric.reason:
         parts.append(metric.reason)
     return f"{metric_name(metric.metric)} {metric.verdict}: {', '.join(parts)}"
@@ -89,16 +91,22 @@ def workload_sentence(workload: WorkloadVerdict) -> str:
 def headline(comparison: Comparison) -> str:
     """The whole in a few words: what failed, of how many; or that nothing did, or was decided."""
     compared = f"{comparison.num_compared} of {comparison.num_expected} workloads compared"
+    if comparison.interrupted:
+        compared = f"interrupted; {compared}"
     failing = [workload.verdict for workload in comparison.failing]
     if failing:
         counted = ", ".join(
             f"{failing.count(verdict)} {verdict}" for verdict in dict.fromkeys(failing)
         )
         return f"{counted}; {compared}"
+    if comparison.interrupted:
+        return compared
     if comparison.exit_code:
         return f"nothing was decided; {compared}"
     undecided = comparison.counts.get("inconclusive", 0)
-    return f"nothing got worse; {compared}" + (f", {undecided} inconclusive" if undecided else "")
+    worse = sum(comparison.counts.get(verdict, 0) for verdict in BAD)
+    whole = f"nothing fails, though {worse} got worse" if worse else "nothing got worse"
+    return f"{whole}; {compared}" + (f", {undecided} inconclusive" if undecided else "")
 
 
 def difference_text(difference: Difference) -> str:
