@@ -93,11 +93,18 @@ def measure_pair(request: GateRequest, tell: Callable[[str], None] = lambda text
         paired=True,
         allow_different=tuple(dict.fromkeys((*request.asked.allow_different, *SUBJECTS))),
     )
+    try:
+        return _measured(replace(request, asked=asked), tell)
+    except StopRequestedError:  # while the sides were opened
+        return Gated(None, True, request.pair.output, 0)
+
+
+def _measured(request: GateRequest, tell: Callable[[str], None]) -> Gated:
     interrupted = False
     stop_at = time.monotonic() + request.budget_s
     with stop_wishes() as stop, open_pairs(request.pair, stop.is_set) as pairs:
         pairs.stop_at = stop_at
-        gate = _Gate(pairs, replace(request, asked=asked), tell)
+        gate = _Gate(pairs, request, tell)
         gate.refuse_other_conditions()
         try:
             gate.measure()

@@ -351,6 +351,22 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
     assert '<error message="' in junit.read_text() and "interrupted" in junit.read_text()
 
 
+@linux
+def test_an_interrupt_while_the_sides_are_opened_is_one_and_no_bug(tmp_path: Path) -> None:
+    hangs = "\nimport time\nSyntheticDevice.facts = lambda self: time.sleep(60)\n"
+    new = changed(tmp_path / "changed", {SYNTHETIC: hangs})
+    junit = tmp_path / "junit.xml"
+    ended = command(tmp_path, "--new", str(new), "--device", DEVICE, *AXES, "--junit", str(junit))
+    give_up = time.monotonic() + 60
+    while time.monotonic() < give_up and not (tmp_path / "out" / "base" / "run.json").exists():
+        time.sleep(0.1)
+    ended.send_signal(signal.SIGINT)
+    _, err = ended.communicate(timeout=60)
+    assert ended.returncode == 130, err
+    assert "interrupted before anything could be compared" in err
+    assert "<error" in junit.read_text()
+
+
 @pytest.mark.torch
 @linux
 def test_a_side_that_waits_awake_is_refused_by_name(tmp_path: Path) -> None:

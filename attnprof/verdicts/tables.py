@@ -43,9 +43,13 @@ def whole_words(comparison: Comparison) -> str:
     """
     counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts.items())
     allowed = sum(one.allowed is not None for one in comparison.workloads)
+    verdict = comparison.verdict
+    if comparison.interrupted:
+        verdict = f"INTERRUPTED, {verdict} so far"
+    elif comparison.exit_code:
+        verdict = verdict.upper()
     words = [
-        *(["INTERRUPTED"] if comparison.interrupted else []),
-        comparison.verdict.upper() if comparison.exit_code else comparison.verdict,
+        verdict,
         f"{comparison.num_compared} of {comparison.num_expected} workloads compared ({counts}"
         + (f"; {allowed} of them allowed)" if allowed else ")"),
     ]
