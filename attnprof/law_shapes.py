@@ -12,7 +12,7 @@ from attnprof.laws.steps import PACKED_FROM
 from attnprof.models.load import load_model
 from attnprof.models.spec import ModelSpec
 from attnprof.theory.kv_cache import cached_bytes
-from attnprof.theory.steps import StepWork, work_of_step
+from attnprof.theory.steps import Product, StepWork, work_of_step
 from attnprof.theory.summary import call_bytes, call_flops
 from attnprof.workload import Workload
 
@@ -159,8 +159,9 @@ def step_columns(
 def _step_row(
     workload: Workload, work: StepWork, attention_s: AttentionTime
 ) -> dict[str, float]:  # fmt: skip
-    few = [one for one in work.products if one.rows < PACKED_FROM]
-    many = [one for one in work.products if one.rows >= PACKED_FROM]
+    by_row = [one for one in work.products if one.is_by_row]
+    few = [one for one in work.products if not one.is_by_row and one.rows < PACKED_FROM]
+    many = [one for one in work.products if not one.is_by_row and one.rows >= PACKED_FROM]
     kv_bytes = sum(cached_bytes(one) for one in work.attentions if one.kv_cache != "none")
     grows = workload.kv_cache == "contiguous" and workload.q_len < workload.kv_len
     around = KERNELS_AROUND if workload.scope != "layer" else 0
@@ -169,14 +170,23 @@ def _step_row(
         "num_tokens": float(work.num_tokens),
         "num_layers": float(work.num_layers),
         "num_kernels": float(work.num_products + around * work.num_layers),
+        "num_shared": float(sum(one.count for one in work.products if one.rows > 1)),
         "flops": work.flops,
         "weight_bytes": work.weight_bytes,
-        "few_rows_bytes": float(sum(one.count * one.weight_bytes for one in few)),
-        "few_rows_reads_bytes": float(sum(one.count * one.rows * one.weight_bytes for one in few)),
-        "many_rows_bytes": float(sum(one.count * one.weight_bytes for one in many)),
+        "few_rows_bytes": _bytes(few) + _bytes(by_row),
+        "few_rows_reads_bytes": _bytes(few, each_row=True),
+        "row_products_bytes": _bytes(by_row, each_row=True),
+        "many_rows_bytes": _bytes(many),
         "rows_bytes": work.rows_bytes,
         "kv_bytes": float(kv_bytes),
         "copied_bytes": 2.0 * kv_bytes if grows else 0.0,
         "attention_s": sum(attention_s(one) for one in work.attentions),
         "bytes": work.weight_bytes + kv_bytes + work.rows_bytes,
     }
+
+
+def _bytes(products: Sequence[Product], *, each_row: bool = False) -> float:
+    """Of the weights of some products, once or for each of their rows."""
+    return float(
+        sum(one.count * one.weight_bytes * (one.rows if each_row else 1) for one in products)
+    )

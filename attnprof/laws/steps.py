@@ -13,15 +13,21 @@ each row (MKL, seen on products of 1 to 512 rows)."""
 
 
 def _terms(shapes: Columns, hardware: Hardware, *, row_by_row: bool) -> Floats:
-    """Call, kernels, arithmetic, weights for few rows and for many, each from memory and from the
-    cache, rows in and out likewise, attention, and keys and values copied or lost to the weights.
+    """Call, kernels, units woken, arithmetic, weights for few rows and for many, each from memory
+    and from the cache, rows in and out likewise, attention, and keys and values copied or lost to
+    the weights.
 
-    What a call reads again is in the cache when all that it reads fits there.
+    What a call reads again is in the cache when all that it reads fits there. A product of one row
+    is one unit's work.
     """
     all_bytes = np.maximum(shapes["weight_bytes"] + shapes["kv_bytes"], 1.0)
     cold_s, hot_s = cold_and_hot_s(all_bytes, hardware)
     from_dram = cold_s / (cold_s + hot_s)
-    few_bytes = shapes["few_rows_reads_bytes" if row_by_row else "few_rows_bytes"]
+    few_bytes = shapes["few_rows_bytes"]
+    if row_by_row:  # rows that are products of their own are shared out among the units
+        few_bytes = (
+            shapes["few_rows_reads_bytes"] + shapes["row_products_bytes"] / hardware.num_units
+        )
     few_s, many_s = (
         few_bytes / hardware.bytes_per_s,
         shapes["many_rows_bytes"] / hardware.bytes_per_s,
@@ -33,6 +39,7 @@ def _terms(shapes: Columns, hardware: Hardware, *, row_by_row: bool) -> Floats:
         [
             np.ones_like(all_bytes),
             shapes["num_kernels"],
+            shapes["num_shared"] * (hardware.num_units > 1 and row_by_row),
             shapes["flops"] / hardware.flops_per_s,
             from_dram * few_s,
             (1.0 - from_dram) * few_s,
@@ -52,6 +59,7 @@ CPU_STEP = Law(
     coefficients=(
         Coefficient("launch", "fixed time of a call", True, 100e-6, 1.0),
         Coefficient("kernel", "each product with weights, and what is around it", True, 10e-6, 1.0),
+        Coefficient("wake", "waking the other units of a product, and waiting", True, 15e-6, 1.0),
         Coefficient("compute", "arithmetic of products, over its time at peak", False, 1.15, 0.3),
         Coefficient("few", "weights from memory for a few rows, over DRAM's peak", False, 2.0, 0.6),
         Coefficient("few_cache", "the same from the cache", False, 0.7, 0.8),

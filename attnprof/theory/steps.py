@@ -25,6 +25,8 @@ class Product:
         rows: That are multiplied; of experts those of all that are chosen, as if one read them.
         weight_bytes: Read for one product.
         rows_bytes: Of the rows that come in and go out.
+        is_by_row: Whether each row is a product of its own, which reads the weights anew: so
+            torch multiplies rows that do not lie one after another.
     """
 
     rows: int
@@ -32,6 +34,7 @@ class Product:
     weight_bytes: float
     rows_bytes: float
     count: int
+    is_by_row: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,10 +140,13 @@ def _head(step: Workload, stacks: Stacks, element_bytes: float) -> Iterator[Prod
         if matrix.role not in ("head", "other") and not is_tied:
             continue
         rows = tokens_of(step) if matrix.role == "other" else logit_rows(stacks, step)
+        # The library takes the last row of each prompt as a view of all of them.
+        is_view = step.implementation == "transformers" and rows < tokens_of(step)
         yield Product(
             rows=rows,
             flops=2 * matrix.num_active_params * rows,
             weight_bytes=matrix.num_params * element_bytes,
             rows_bytes=rows * (matrix.in_features + matrix.out_features) * element_bytes,
             count=1,
+            is_by_row=is_view,
         )

@@ -50,11 +50,13 @@ def step_shapes(powers: Callable[[int, int], Floats]) -> dict[str, Floats]:
     kv_bytes = powers(10, 30)
     return {
         "batch": np.ones_like(tokens), "num_tokens": tokens, "num_layers": layers,
-        "num_kernels": 4 * layers, "flops": tokens * weights / 2 * layers,
+        "num_kernels": 4 * layers, "num_shared": np.where(tokens > 1, 4 * layers, 0.0),
+        "flops": tokens * weights / 2 * layers,
         "weight_bytes": weights * layers,
         "few_rows_bytes": np.where(has_few, weights * layers, 0.0),
         "few_rows_reads_bytes": np.where(has_few, weights * layers * tokens, 0.0),
         "many_rows_bytes": np.where(has_few, 0.0, weights * layers),
+        "row_products_bytes": np.zeros_like(tokens),
         "rows_bytes": tokens * powers(10, 14) * layers, "kv_bytes": kv_bytes,
         "copied_bytes": np.where(powers(0, 1) > 1, 2 * kv_bytes, 0.0),
         "attention_s": 2.0 ** -powers(2, 4) * layers, "bytes": weights * layers,
@@ -62,9 +64,9 @@ def step_shapes(powers: Callable[[int, int], Floats]) -> dict[str, Floats]:
 
 
 _DOUBLED_WITH_LAYERS = (
-    "num_layers", "num_kernels", "flops", "weight_bytes", "few_rows_bytes",
-    "few_rows_reads_bytes", "many_rows_bytes", "rows_bytes", "kv_bytes", "copied_bytes",
-    "attention_s", "bytes",
+    "num_layers", "num_kernels", "num_shared", "flops", "weight_bytes", "few_rows_bytes",
+    "few_rows_reads_bytes", "row_products_bytes", "many_rows_bytes", "rows_bytes", "kv_bytes",
+    "copied_bytes", "attention_s", "bytes",
 )  # fmt: skip
 
 

@@ -58,6 +58,16 @@ def test_the_head_of_a_model_sees_the_rows_whose_logits_are_made() -> None:
     assert head.weight_bytes == 50257 * 768 * 4
 
 
+def test_the_library_multiplies_the_last_row_of_each_prompt_by_itself() -> None:
+    """It takes them as a view of all rows, which torch does not fold into one product."""
+    prompt = of_model("gpt2", 2, batch_size=3, implementation="transformers")
+    token = replace(prompt, phase="decode", q_len=1, kv_cache="contiguous")
+    for workload, by_row in ((prompt, 1), (token, 0)):
+        products = [one for one in work_of_step(workload).products if one.is_by_row]
+        assert len(products) == by_row
+        assert all(one.rows == 3 for one in products)
+
+
 def test_of_experts_those_are_read_that_tokens_choose() -> None:
     one_token = replace(MOE, phase="decode", q_len=1, kv_cache="static")
     many = replace(one_token, batch_size=64)
