@@ -214,6 +214,10 @@ def _watcher(quiet: bool) -> "Iterator[Watcher]":
 @app.command()
 def report(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a sweep.")],
+    parquet: Annotated[
+        bool,
+        typer.Option("--parquet", help="Write results.parquet too, for pandas, DuckDB or Polars."),
+    ] = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
     """Show the tables of a run again, and write its results.csv, fit.json and report.md anew."""
@@ -221,6 +225,10 @@ def report(
     from attnprof.report import report_run
 
     show(report_run(run_dir, tidy=output_format is OutputFormat.csv), output_format)
+    if parquet:
+        from attnprof.frames import write_parquet
+
+        say(f"wrote {write_parquet(run_dir)}")
 
 
 @app.command()
