@@ -2,11 +2,13 @@
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from attnprof import __version__
+from attnprof.cli.examples import FIRST, epilog
 from attnprof.render import OutputFormat, plain
 
 if TYPE_CHECKING:
@@ -17,13 +19,36 @@ EXIT_CANNOT = 3
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
+
+class Command(TyperCommand):
+    """Its help ends with examples, line by line as they are."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        _write_epilog(self.epilog, formatter)
+
+
+class _Program(TyperGroup):
+    """As :class:`Command`."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        _write_epilog(self.epilog, formatter)
+
+
+def _write_epilog(text: str | None, formatter: Any) -> None:
+    if text:
+        formatter.write_paragraph()
+        formatter.write(f"{text}\n")
+
+
 app = typer.Typer(
     name="attnprof",
+    cls=_Program,
     help="Measure attention on the hardware in front of you; plan LLM serving on hardware to come.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=True,
+    epilog=epilog(FIRST),
 )
 
 Format = Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from attnprof.cli import completion
 from attnprof.cli.app import EXIT_NO, Format, app, give, say
 from attnprof.render import OutputFormat
 
@@ -16,13 +17,15 @@ def show_command(
         str,
         typer.Argument(
             help="models, gpus, engines, backends, sweeps, axes, variants, positions, caches, "
-            "calibrations."
+            "calibrations.",
+            autocompletion=completion.shelf_kinds,
         ),
     ],
     name: Annotated[
         str | None,
         typer.Argument(
-            help="One of them, explained. Of 'variant' also a model: which layer sees what."
+            help="One of them, explained. Of 'variant' also a model: which layer sees what.",
+            autocompletion=completion.shelf_names,
         ),
     ] = None,
     q_len: Annotated[str | None, typer.Option(help="Queries that a variant is drawn with.")] = None,
@@ -52,15 +55,24 @@ def estimate(
         str,
         typer.Argument(
             help="A profile (attnprof show models), a config.json or its folder, a GGUF or "
-            "safetensors file, or a hub id; several, with commas, make a grid."
+            "safetensors file, or a hub id; several, with commas, make a grid.",
+            autocompletion=completion.some_of(completion.profiles("models")),
         ),
     ],
     gpu: Annotated[
-        str, typer.Option(help="GPU by name (attnprof show gpus); several make a grid.")
+        str,
+        typer.Option(
+            help="GPU by name (attnprof show gpus); several make a grid.",
+            autocompletion=completion.some_of(completion.profiles("gpus")),
+        ),
     ],
     gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs: tp × pp × dp.")] = None,
     engine: Annotated[
-        str, typer.Option(help="vllm, vllm@0.11, sglang, ... (attnprof show engines); a list too.")
+        str,
+        typer.Option(
+            help="vllm, vllm@0.11, sglang, ... (attnprof show engines); a list too.",
+            autocompletion=completion.some_of(completion.profiles("engines")),
+        ),
     ] = "vllm",
     tp: Annotated[str | None, typer.Option(help="Tensor parallelism; a list too.")] = None,
     pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 1,
@@ -72,12 +84,26 @@ def estimate(
     gpu_memory_utilization: Annotated[
         str | None, typer.Option(help="Share of the memory for the engine: 0.9; a list too.")
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Of the arithmetic; the model's.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the arithmetic; the model's.",
+            autocompletion=completion.one_of(completion.values_of("dtype")),
+        ),
+    ] = None,
     quantization: Annotated[
-        str | None, typer.Option(help="Of the weights: fp8, awq, gptq, nvfp4, ...; a list too.")
+        str | None,
+        typer.Option(
+            help="Of the weights: fp8, awq, gptq, nvfp4, ...; a list too.",
+            autocompletion=completion.some_of(completion.quantizations),
+        ),
     ] = None,
     kv_dtype: Annotated[
-        str, typer.Option(help="Of the cache: auto, fp8, int8, q8_0, ...; a list too.")
+        str,
+        typer.Option(
+            help="Of the cache: auto, fp8, int8, q8_0, ...; a list too.",
+            autocompletion=completion.some_of(completion.cache_dtypes),
+        ),
     ] = "auto",
     max_num_seqs: Annotated[
         str | None, typer.Option(help="Sequences in a step, at most; a list too.")
@@ -107,10 +133,15 @@ def estimate(
         typer.Option(
             metavar="NAME|FILE",
             help="Laws that the kernels follow; your own of this GPU, if any, where left out.",
+            autocompletion=completion.one_of(completion.profiles("calibrations")),
         ),
     ] = None,
     price: Annotated[
-        str | None, typer.Option(help="Per GPU and hour: a number, or a list of prices by name.")
+        str | None,
+        typer.Option(
+            help="Per GPU and hour: a number, or a list of prices by name.",
+            autocompletion=completion.one_of(completion.profiles("prices")),
+        ),
     ] = None,
     output_format: Format = OutputFormat.rich,
 ) -> None:
@@ -161,9 +192,27 @@ def estimate(
 @app.command()
 def audit(
     log: Annotated[str, typer.Argument(metavar="LOG", help="A start-up log; - is standard input.")],
-    model: Annotated[str | None, typer.Option(help="What was served, if not in the log.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="What it ran on, if not in the log.")] = None,
-    engine: Annotated[str | None, typer.Option(help="name@version, if not in the log.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="What was served, if not in the log.",
+            autocompletion=completion.one_of(completion.profiles("models")),
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="What it ran on, if not in the log.",
+            autocompletion=completion.one_of(completion.profiles("gpus")),
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="name@version, if not in the log.",
+            autocompletion=completion.one_of(completion.profiles("engines")),
+        ),
+    ] = None,
     write: Annotated[
         str | None, typer.Option(metavar="NAME", help="Keep the overheads as an engine profile.")
     ] = None,
@@ -194,7 +243,10 @@ def audit(
 def validate(
     kind: Annotated[
         str,
-        typer.Argument(help="parameters, serving-cases, kernels, serving-perf or calibration."),
+        typer.Argument(
+            help="parameters, serving-cases, kernels, serving-perf or calibration.",
+            autocompletion=completion.one_of(completion.validations),
+        ),
     ],
     files: Annotated[
         list[Path],
@@ -210,7 +262,9 @@ def validate(
     calibration: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|FILE", help="What foretells; that of the runs' device where left out."
+            metavar="NAME|FILE",
+            help="What foretells; that of the runs' device where left out.",
+            autocompletion=completion.one_of(completion.profiles("calibrations")),
         ),
     ] = None,
     output_format: Format = OutputFormat.rich,
@@ -240,10 +294,15 @@ def import_command(
             "--from",
             help="aiconfigurator, vidur, llama-bench, tables or attnprof-csv; by content if "
             "left out.",
+            autocompletion=completion.one_of(completion.formats),
         ),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="What it ran on, if a source does not say.")
+        str | None,
+        typer.Option(
+            help="What it ran on, if a source does not say.",
+            autocompletion=completion.one_of(completion.profiles("gpus")),
+        ),
     ] = None,
     licence: Annotated[str | None, typer.Option(help="Of the numbers, if not known.")] = None,
     source_version: Annotated[
