@@ -1,6 +1,7 @@
 """The help of every command ends with examples, and the examples are commands that exist."""
 
 import shlex
+from typing import Any
 
 import pytest
 import typer.main
@@ -9,13 +10,25 @@ from typer.testing import CliRunner
 from attnprof.cli.app import app
 from attnprof.cli.examples import EXAMPLES, FIRST
 
-PROGRAM = typer.main.get_group(app)
+
+def walked(group: Any, before: str = "") -> dict[str, Any]:
+    """Every command by what is typed for it, those of groups included."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            found |= walked(command, f"{before}{name} ")
+        else:
+            found[f"{before}{name}"] = command
+    return found
+
+
+COMMANDS = walked(typer.main.get_group(app))
 TYPED = [command for examples in (FIRST, *EXAMPLES.values()) for _, command in examples]
 
 
-@pytest.mark.parametrize("name", PROGRAM.commands)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_examples_of_itself_at_the_end_of_its_help(name: str) -> None:
-    shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).stdout
+    shown = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "80"}).stdout
     assert "\nExamples:\n" in shown
     for what, command in EXAMPLES[name]:
         assert f"  {what}" in shown
@@ -24,16 +37,18 @@ def test_every_command_has_examples_of_itself_at_the_end_of_its_help(name: str) 
 
 
 def test_examples_are_of_commands_that_exist() -> None:
-    assert {*EXAMPLES} == {*PROGRAM.commands}
+    assert {*EXAMPLES} == {*COMMANDS}
 
 
 @pytest.mark.parametrize("typed", TYPED)
 def test_an_example_can_be_typed(typed: str) -> None:
     assert len(typed) <= 76  # four places in, 80 wide
-    program, name, *words = shlex.split(typed.rpartition(" | ")[2])
+    program, *words = shlex.split(typed.rpartition(" | ")[2])
     assert program == "attnprof"
-    command = PROGRAM.commands[name]
-    with command.make_context(name, words) as context:  # every option is known, every value fits
+    num_names = 1 if words[0] in COMMANDS else 2
+    name, words = " ".join(words[:num_names]), words[num_names:]
+    # Every option is known, and every value fits.
+    with COMMANDS[name].make_context(name, words) as context:
         assert context.params
 
 

@@ -8,16 +8,12 @@ from pathlib import Path
 
 from attnprof import __version__
 from attnprof.cli import measuring, planning
-from attnprof.cli.app import EXIT_BUG, EXIT_INTERRUPTED, EXIT_NO, Command, app, say
-from attnprof.cli.examples import EXAMPLES, epilog
+from attnprof.cli.app import EXIT_BUG, EXIT_INTERRUPTED, EXIT_NO, app, give_examples, say
 from attnprof.errors import AttnprofError
 
 __all__ = ["EXIT_BUG", "main", "measuring", "planning"]
 
-for command in app.registered_commands:
-    name = command.name or str(getattr(command.callback, "__name__", ""))
-    command.cls = command.cls if issubclass(command.cls or Command, Command) else Command
-    command.epilog = epilog(EXAMPLES.get(name, ()))
+give_examples(app)
 
 NEW_OBJECTS = 100_000  # between two looks for garbage
 

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attnprof import __version__
-from attnprof.cli.examples import FIRST, epilog
+from attnprof.cli.examples import EXAMPLES, FIRST, epilog
 from attnprof.render import OutputFormat, plain
 
 if TYPE_CHECKING:
@@ -50,6 +50,18 @@ app = typer.Typer(
     add_completion=True,
     epilog=epilog(FIRST),
 )
+
+
+def give_examples(program: typer.Typer, before: str = "") -> None:
+    """Let the help of every command, once all are there, end with its examples."""
+    for command in program.registered_commands:
+        name = command.name or str(getattr(command.callback, "__name__", ""))
+        command.cls = command.cls if issubclass(command.cls or Command, Command) else Command
+        command.epilog = epilog(EXAMPLES.get(f"{before}{name}", ()))
+    for group in program.registered_groups:
+        if group.typer_instance is not None:
+            give_examples(group.typer_instance, f"{before}{group.typer_instance.info.name} ")
+
 
 Format = Annotated[
     OutputFormat, typer.Option("--format", help="How tables are written to standard output.")

@@ -29,6 +29,8 @@ EXAMPLES: dict[str, Examples] = {
     "report": (
         ("The tables of a run", "attnprof report attnprof-runs/mine"),
         ("For pandas, DuckDB or Polars", "attnprof report attnprof-runs/mine --parquet"),
+        ("As a page to send to somebody", "attnprof report attnprof-runs/mine --html"),
+        ("Follow a sweep from another window", "attnprof report attnprof-runs/mine --watch"),
         ("A row a workload, as CSV", "attnprof report attnprof-runs/mine --format csv"),
     ),
     "doctor": (
@@ -72,6 +74,10 @@ EXAMPLES: dict[str, Examples] = {
         (
             "Which GPU serves it in time, and at what cost?",
             "attnprof estimate qwen3-32b --gpu h100-sxm,l40s --ttft 2s --tpot 50ms",
+        ),
+        (
+            "The same as a figure: how many users at which context, and what binds",
+            "attnprof estimate qwen3-8b --gpu h100-sxm,l40s --figure users.svg",
         ),
     ),
     "audit": (

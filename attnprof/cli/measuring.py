@@ -268,13 +268,44 @@ def report(
         bool,
         typer.Option("--parquet", help="Write results.parquet too, for pandas, DuckDB or Polars."),
     ] = False,
+    figures: Annotated[
+        bool,
+        typer.Option("--figures", help="Draw it: SVG, light and dark, which report.md shows."),
+    ] = False,
+    png: Annotated[bool, typer.Option("--png", help="With --figures, PNG too.")] = False,
+    html: Annotated[
+        bool, typer.Option("--html", help="Write report.html: one page that needs nothing else.")
+    ] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="Small charts before the tables.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Follow a sweep that is still running, until it ends.")
+    ] = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
     """Show the tables of a run again, and write its results.csv, fit.json and report.md anew."""
-    from attnprof.render import show
-    from attnprof.report import report_run
+    from attnprof.render import show, show_text
+    from attnprof.showing import Wanted, show_run
 
-    show(report_run(run_dir, tidy=output_format is OutputFormat.csv), output_format)
+    if plot and output_format is not OutputFormat.rich:
+        form = output_format.value
+        raise UsageError(f"--plot is not for --format {form}", "leave one of them out")
+    if png and not figures:
+        raise UsageError("--png goes with --figures", "add --figures, or leave --png out")
+    if watch:
+        from attnprof.watching import follow
+
+        with _watcher(quiet=False) as watcher:
+            is_done = follow(run_dir, watcher)
+        say("the sweep is done" if is_done else "no sweep is writing it, and it is not done")
+    shown = show_run(
+        run_dir, Wanted(figures=figures, png=png, page=html, charts=plot),
+        tidy=output_format is OutputFormat.csv,
+    )  # fmt: skip
+    if shown.charts is not None:
+        show_text(shown.charts)
+    show(shown.tables, output_format)
+    for path in shown.written:
+        say(f"wrote {path}")
     if parquet:
         from attnprof.frames import write_parquet
 

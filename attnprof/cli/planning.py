@@ -143,6 +143,15 @@ def estimate(
             autocompletion=completion.one_of(completion.profiles("prices")),
         ),
     ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw it, as .svg or .png: throughput against latency; of a grid, users against "
+            "context.",
+        ),
+    ] = None,
+    dark: Annotated[bool, typer.Option("--dark", help="The figure on a dark ground.")] = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
     """Say what a deployment needs, holds and costs, and which resource binds.
@@ -154,37 +163,45 @@ def estimate(
     """
     from attnprof.planning import EstimateFlags, answer_estimate
 
-    answer = answer_estimate(
-        EstimateFlags(
-            model=model,
-            gpu=gpu,
-            num_gpus=gpus,
-            engine=engine,
-            tp=tp,
-            pp=pp,
-            dp=dp,
-            expert_parallel=ep,
-            max_model_len=max_model_len,
-            gpu_memory_utilization=gpu_memory_utilization,
-            dtype=dtype,
-            quantization=quantization,
-            kv_dtype=kv_dtype,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            block_size=block_size,
-            enforce_eager=enforce_eager,
-            enable_prefix_caching=enable_prefix_caching,
-            num_draft_tokens=num_draft_tokens,
-            prompt_len=prompt_len,
-            output_len=output_len,
-            users=users,
-            price=price,
-            ttft=ttft,
-            tpot=tpot,
-            calibration=calibration,
-        )
+    if figure is not None:
+        from attnprof.figures.drawing import check_suffix
+
+        check_suffix(figure)
+    flags = EstimateFlags(
+        model=model,
+        gpu=gpu,
+        num_gpus=gpus,
+        engine=engine,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        expert_parallel=ep,
+        max_model_len=max_model_len,
+        gpu_memory_utilization=gpu_memory_utilization,
+        dtype=dtype,
+        quantization=quantization,
+        kv_dtype=kv_dtype,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        block_size=block_size,
+        enforce_eager=enforce_eager,
+        enable_prefix_caching=enable_prefix_caching,
+        num_draft_tokens=num_draft_tokens,
+        prompt_len=prompt_len,
+        output_len=output_len,
+        users=users,
+        price=price,
+        ttft=ttft,
+        tpot=tpot,
+        calibration=calibration,
     )
+    answer = answer_estimate(flags)
     give(answer, output_format)
+    if figure is not None:
+        from attnprof.estimate_figures import write_estimate_figure
+
+        write_estimate_figure(flags, answer, figure, dark=dark)
+        say(f"wrote {figure}")
     if not answer.is_yes:
         raise typer.Exit(EXIT_NO)
 
