@@ -10,10 +10,10 @@ NUM_OPEN = 2  # tables that are shown unfolded: they answer, the others explain
 WIDTH = 120  # of a printed result
 _STYLE = (
     "<style>.attnprof table{border-collapse:collapse}"
-    ".attnprof th,.attnprof td{padding:.15em .7em;text-align:left;white-space:nowrap}"
+    ".attnprof th,.attnprof td{padding:.15em .7em;text-align:left;white-space:pre}"
     ".attnprof th{border-bottom:1px solid currentColor}"
     ".attnprof .right{text-align:right;font-variant-numeric:tabular-nums}"
-    ".attnprof .wraps{white-space:normal;min-width:14em}"
+    ".attnprof .wraps{white-space:pre-wrap;min-width:14em}"
     ".attnprof .alarming{font-weight:bold;color:#d1242f}"
     ".attnprof summary{font-weight:bold;cursor:pointer;padding:.3em 0}"
     ".attnprof p{margin:.3em 0;opacity:.75;max-width:60em}</style>"
