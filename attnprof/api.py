@@ -180,7 +180,7 @@ def read_run(run: "PathLike | SweepResult") -> "pd.DataFrame":
     """
     from attnprof.frames import read_frame
 
-    return read_frame(_path(run))
+    return read_frame(path_of(run))
 
 
 def fit(*runs: "PathLike | SweepResult") -> FitResult:
@@ -197,7 +197,7 @@ def fit(*runs: "PathLike | SweepResult") -> FitResult:
 
     if not runs:
         raise UsageError("no run to fit laws to", "attnprof.fit('runs/mine')")
-    return FitResult(**_fields(fit_runs([_path(run) for run in runs])))
+    return FitResult(**fields_of(fit_runs([path_of(run) for run in runs])))
 
 
 def estimate(
@@ -286,13 +286,13 @@ def estimate(
             calibration=None if calibration is None else str(calibration),
         )
     )
-    return EstimateResult(**_fields(found))
+    return EstimateResult(**fields_of(found))
 
 
 def _run_at(path: Path) -> SweepResult:
     from attnprof.records import read_run as read
 
-    return SweepResult(**_fields(read(path)))
+    return SweepResult(**fields_of(read(path)))
 
 
 def _command(spec: PathLike | None, axes: Mapping[str, Any], device: str) -> tuple[str, ...]:
@@ -304,11 +304,12 @@ def _command(spec: PathLike | None, axes: Mapping[str, Any], device: str) -> tup
     return (*words, "--device", device)
 
 
-def _path(run: "PathLike | SweepResult") -> Path:
+def path_of(run: "PathLike | SweepResult") -> Path:
+    """The folder of a run."""
     return run.path if isinstance(run, SweepResult) else Path(run)
 
 
-def _fields(found: Any) -> dict[str, Any]:
+def fields_of(found: Any) -> dict[str, Any]:
     """Of a dataclass, its fields as they are."""
     return {field.name: getattr(found, field.name) for field in fields(found)}
 
