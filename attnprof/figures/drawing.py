@@ -23,6 +23,8 @@ _FONT = "DejaVu Sans"
 # The font that the layout is measured in is the widest of these, so no text runs out of its place.
 _FAMILIES = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 _DPI = 160
+_PLACES = re.compile(r'\b(?:d|x|y|width|height|points)="[^"]*"')
+_DECIMALS = re.compile(r"(\.\d\d)\d+")  # of a point, which nobody sees
 # Of the layout, all in inches.
 _WIDE, _NARROW = 7.6, 3.7
 _PANEL_HEIGHT = {1: 3.0, 2: 1.9, 3: 1.55}  # by the number of columns
@@ -40,6 +42,7 @@ def svg_text(figure: Figure, theme: Theme = LIGHT, *, narrow: bool = False) -> s
         CannotMeasureError: matplotlib is not installed.
     """
     text = _drawn(figure, theme, narrow, "svg").decode().replace(f"'{_FONT}'", _FAMILIES)
+    text = _PLACES.sub(lambda found: _DECIMALS.sub(r"\1", found[0]), text)
     label = html.escape(plain(f"{figure.title}. {figure.alt}"))
     return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
 
