@@ -15,6 +15,7 @@ from attnprof.cli import planning
 from attnprof.errors import CannotMeasureError, UsageError
 from tests.command import attnprof as command_line
 
+OF_SHOWING = ("output_format", "figure", "dark", "plot")  # of how it is shown, not of what is asked
 DEVICE = "synthetic?noise=0.02"
 
 
@@ -62,7 +63,7 @@ def test_an_estimate_takes_the_options_of_the_command() -> None:
         return list(inspect.signature(function).parameters)
 
     assert sorted(names(attnprof.estimate)) == sorted(
-        name for name in names(planning.estimate) if name != "output_format"
+        name for name in names(planning.estimate) if name not in OF_SHOWING
     )
 
 
