@@ -1,6 +1,7 @@
 """A run and its fits -> small charts of text: time and memory against length, with their laws."""
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,9 @@ from attnprof.render import plain
 from attnprof.series import Record, Series, group_series
 
 MOST_CHARTS = 6
-_ROWS, _LEAST_COLUMNS, _LABEL, _GAP = 9, 24, 9, 3
+_ROWS, _LABEL, _GAP = 9, 9, 3
+_LEAST_COLUMNS, _USUAL_COLUMNS, _MOST_COLUMNS = 24, 30, 44
+_MOST_ACROSS = 3
 _KINDS = (
     ("latency", ("seq_len",), "Time of a call against sequence length [tokens]"),
     ("latency", ("kv_len",), "Time of a step against the length of its KV cache [tokens]"),
@@ -67,11 +70,13 @@ def _block(
     x = lengths_axis("", [n for series, _ in few for n in series.n])
     make_y = seconds_axis if few[0][0].quantity == "latency" else bytes_axis
     y = make_y("", [value for series, _ in few for value in series.values])
-    across = max(1, min(3, (width - _LABEL + _GAP) // (_LEAST_COLUMNS + 8 + _GAP)))
-    columns = max(_LEAST_COLUMNS, min(44, (width - _LABEL + _GAP) // across - _GAP))
+    room = width - _LABEL + _GAP
+    across = max(1, min(_MOST_ACROSS, room // (_USUAL_COLUMNS + 1 + _GAP)))
+    columns = max(_LEAST_COLUMNS, min(_MOST_COLUMNS, room // across - _GAP - 1))
     more = len(shown) - len(few)
     left = f", {len(few)} of {len(shown)} series" if more else ""
-    lines = [f"{title}; {marks.point} measured, {marks.law} law{left}"]
+    words = f"{title}; {marks.point} measured, {marks.law} law{left}"
+    lines = textwrap.wrap(words, width)
     for start in range(0, len(few), across):
         charts = [_chart(*one, x, y, columns, marks) for one in few[start : start + across]]
         labels = _y_labels(y)
