@@ -10,9 +10,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer.main
 
-from attnprof.cli.app import app
 from tests.docs_pages import (
     ELISION,
     MEASURED,
@@ -25,11 +23,11 @@ from tests.docs_pages import (
     names,
     renewed,
 )
+from tests.typed_commands import COMMANDS, command_of
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*/*.md"))
 EVERY_PAGE = sorted(DOCS.rglob("*.md"))
-PROGRAM = typer.main.get_group(app)
 FREE = ("pip ", "git ", "cd ", "python ")  # what a page may tell to type that is not run
 
 
@@ -97,10 +95,9 @@ def test_nothing_on_a_page_is_typed_that_is_not_run(page: Path) -> None:
 def test_a_command_within_a_sentence_can_be_typed(page: Path) -> None:
     prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     for typed in re.findall(r"`attnprof ([^`]+)`", prose):
-        name, *words = shlex.split(typed)
-        if name.startswith("--"):
+        if typed.startswith("--"):
             continue
-        command = PROGRAM.commands[name]
+        _, command, words = command_of(shlex.split(typed))
         known = {option for parameter in command.params for option in parameter.opts}
         known |= {option for one in command.params for option in one.secondary_opts}
         assert {word for word in words if word.startswith("--")} <= known, typed
@@ -174,7 +171,7 @@ def test_the_reference_has_every_command_option_function_and_column() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     made = module.pages()
-    for name, command in PROGRAM.commands.items():
+    for name, command in COMMANDS.items():
         assert f"\n## attnprof {name}\n" in made["reference/commands.md"]
         for parameter in command.params:
             for option in parameter.opts:

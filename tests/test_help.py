@@ -1,28 +1,14 @@
 """The help of every command ends with examples, and the examples are commands that exist."""
 
 import shlex
-from typing import Any
 
 import pytest
-import typer.main
 from typer.testing import CliRunner
 
 from attnprof.cli.app import app
 from attnprof.cli.examples import EXAMPLES, FIRST
+from tests.typed_commands import COMMANDS, command_of
 
-
-def walked(group: Any, before: str = "") -> dict[str, Any]:
-    """Every command by what is typed for it, those of groups included."""
-    found: dict[str, Any] = {}
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            found |= walked(command, f"{before}{name} ")
-        else:
-            found[f"{before}{name}"] = command
-    return found
-
-
-COMMANDS = walked(typer.main.get_group(app))
 TYPED = [command for examples in (FIRST, *EXAMPLES.values()) for _, command in examples]
 
 
@@ -45,10 +31,9 @@ def test_an_example_can_be_typed(typed: str) -> None:
     assert len(typed) <= 76  # four places in, 80 wide
     program, *words = shlex.split(typed.rpartition(" | ")[2])
     assert program == "attnprof"
-    num_names = 1 if words[0] in COMMANDS else 2
-    name, words = " ".join(words[:num_names]), words[num_names:]
+    _, command, others = command_of(words)
     # Every option is known, and every value fits.
-    with COMMANDS[name].make_context(name, words) as context:
+    with command.make_context(program, others) as context:
         assert context.params
 
 
