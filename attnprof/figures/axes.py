@@ -32,7 +32,7 @@ def _log_axis(
     label: str, values: Sequence[float], base: float, show: Callable[[float], str]
 ) -> Axis:
     low, high = min(values), max(values)
-    room = max(1.4, (high / low) ** 0.08)
+    room = min(10.0, max(1.4, (high / low) ** 0.08))
     low, high = low / room, high * room
     return Axis(label, low, high, _powers(low, high, base, 6), show)
 

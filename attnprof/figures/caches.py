@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _STEPS = 4
+_LEAST_TOLD = 0.001  # of all slots that hold no token
 _TOKENS = "Tokens in the cache, of all sequences [tokens]"
 _BYTES = "KV cache [bytes, binary prefixes]"
 
@@ -62,7 +63,7 @@ def kv_growth_figure(header: Header, records: Sequence[Record]) -> Figure | None
     shown = found[:MOST_PANELS]
     most = max(tokens for one in shown for tokens in one.tokens)
     least = min(tokens for one in shown for tokens in one.tokens)
-    room = 0.04 * (most - least)
+    room = 0.04 * (most - least) or 1.0
     top = max(held for one in shown for held in (*one.held, *one.peak))
     return _figure(
         header, shown, len(found), "kv-growth",
@@ -117,7 +118,11 @@ def _bytes_axis(top: float) -> Axis:
 
 
 def _good(records: Sequence[Record]) -> list[Record]:
-    return [record for record in records if is_ok(record) and positive(record.get("kv_bytes"))]
+    return [
+        record
+        for record in records
+        if is_ok(record) and positive(record.get("kv_bytes")) and positive(record.get("kv_len"))
+    ]
 
 
 def _grown(records: Sequence[Record]) -> list[_Cache]:
@@ -194,11 +199,10 @@ def _panel(one: _Cache) -> Panel:
             markeredgecolor=theme.background, mew=0.5, zorder=4,
         )  # fmt: skip
 
-    per_token = (one.held[-1] - one.held[0]) / (one.tokens[-1] - one.tokens[0])
-    if one.useful:
-        per_token = (one.useful[-1] - one.useful[0]) / (one.tokens[-1] - one.tokens[0])
-        unused = 1 - one.useful[-1] / one.held[-1]
-    note = f"{units.capacity(per_token)} a token" if per_token > 0 else "no growth"
-    if one.useful and unused > 0.001:
+    used = one.useful or one.held
+    more, tokens = used[-1] - used[0], one.tokens[-1] - one.tokens[0]
+    note = f"{units.capacity(more / tokens)} a token" if more > 0 and tokens > 0 else "no growth"
+    unused = 1 - used[-1] / one.held[-1]
+    if unused > _LEAST_TOLD:
         note += f"; {units.percent(unused)} unused at the end"
     return Panel(one.name, note, draw)

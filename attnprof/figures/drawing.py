@@ -24,6 +24,7 @@ _FONT = "DejaVu Sans"
 _FAMILIES = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 _DPI = 160
 _PLACES = re.compile(r'\b(?:d|x|y|width|height|points)="[^"]*"')
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|[num]?s|[KMGTP]i?B|B)\b|%)")  # goes with its number
 _DECIMALS = re.compile(r"(\.\d\d)\d+")  # of a point, which nobody sees
 # Of the layout, all in inches.
 _WIDE, _NARROW = 7.6, 3.7
@@ -212,7 +213,8 @@ def _layout(figure: Figure, narrow: bool) -> _Layout:
 
 def wrapped(text: str, width: float, size: float) -> str:
     """Text in lines no longer than a width in inches, at a size in points."""
-    return textwrap.fill(plain(text), max(10, int(width * _CHARS_PER_INCH * 8.0 / size)))
+    text = _UNIT.sub("\N{NO-BREAK SPACE}", plain(text))
+    return textwrap.fill(text, max(10, int(width * _CHARS_PER_INCH * 8.0 / size)))
 
 
 def _num_lines(text: str) -> int:

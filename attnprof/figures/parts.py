@@ -8,7 +8,7 @@ from attnprof.figures.axes import lengths_axis, linear_axis
 from attnprof.figures.base import MOST_PANELS, Figure, Key, Panel, Theme
 from attnprof.figures.words import and_more, source_of
 from attnprof.run_header import Header
-from attnprof.series import Record, is_ok, label, varying_keys
+from attnprof.series import Record, is_ok, label, positive, varying_keys
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ def _series(records: Sequence[Record]) -> dict[str, dict[int, Shares]]:
     found: dict[str, dict[int, Shares]] = {}
     for record in records:
         shares = _shares(record)
-        if is_ok(record) and shares:
+        if is_ok(record) and shares and positive(record.get("kv_len")):
             name = label(record, varying, without="kv_len")
             found.setdefault(name, {})[record["kv_len"]] = shares
     return {

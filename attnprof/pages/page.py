@@ -135,10 +135,14 @@ def _method(run: Run, made_by: str) -> str:
         f'<tr><th scope="row">{escaped(key)}</th><td class="wraps">{escaped(value)}</td></tr>'
         for key, value in environment_rows(run.header)
     )
-    measured = f"<pre>{escaped(command)}</pre>" if command else "<p>The command was not kept.</p>"
+    measured = (
+        f"<pre tabindex=0>{escaped(command)}</pre>"
+        if command
+        else "<p>The command was not kept.</p>"
+    )
     return (
         f"{measured}\n<p>This page is made again from the records by:</p>\n"
-        f"<pre>{escaped(made_by)}</pre>\n"
+        f"<pre tabindex=0>{escaped(made_by)}</pre>\n"
         '<div class="scroll" role="region" tabindex="0" aria-label="Environment">'
         f"<table>{rows}</table></div>\n"
     )

@@ -26,15 +26,17 @@ def table_html(table: Table) -> str:
     rows = "\n".join(_row(table, row, kinds) for row in table.rows)
     notes = "".join(f"<p>{escaped(note)}</p>" for note in table.notes)
     return (
-        f'<section class="box" id="{name}" aria-labelledby="{name}-title">\n'
+        f'<div class="box" id="{name}">\n'
         f'<div class="top"><h3 id="{name}-title">{escaped(table.title)}</h3>\n'
-        f'<label class="script-only">Filter <input type="search" autocomplete="off"> '
+        '<label class="script-only">Filter '
+        f'<input type="search" autocomplete="off" aria-label="Filter {escaped(table.title)}"> '
         '<output aria-live="polite"></output></label></div>\n'
         f'<div class="scroll" role="region" tabindex="0" aria-labelledby="{name}-title">\n'
-        f"<table><thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n"
+        f'<table aria-labelledby="{name}-title">'
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n"
         '<p class="none" hidden>No row has these words.</p></div>\n'
         + (f'<div class="notes">{notes}</div>\n' if notes else "")
-        + "</section>\n"
+        + "</div>\n"
     )
 
 
