@@ -78,6 +78,16 @@ def test_flags_that_do_not_go_together_are_refused(
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("flag", ["--figures", "--html", "--plot"])
+def test_of_times_that_others_measured_there_are_no_figures(tmp_path: Path, flag: str) -> None:
+    source = Path(__file__).parent / "data" / "imports" / "llama_bench.json"
+    done = attnprof("import", str(source), "--output", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    done = attnprof("report", str(tmp_path / "run"), flag)
+    assert done.returncode == 2
+    assert "others measured" in done.stderr
+
+
 def test_watching_a_run_that_nobody_writes_shows_its_tables(run_dir: Path) -> None:
     done = attnprof("report", str(run_dir), "--watch")
     assert done.returncode == 0

@@ -3,9 +3,12 @@
 import html
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from attnprof.render import Column, Table, cell, plain
+
+MOST_ROWS = 2000  # of a table, so that a browser stays quick
 
 
 def escaped(text: str) -> str:
@@ -19,6 +22,7 @@ def escaped(text: str) -> str:
 
 def table_html(table: Table) -> str:
     """The table in a box with its title, a field to filter it by, and its notes."""
+    table = replace(table, most_shown=MOST_ROWS).for_people()
     name = f"table-{escaped(table.name)}"
     columns = table.columns
     kinds = {column.key: _kind(table, column) for column in columns}

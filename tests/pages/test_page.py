@@ -192,6 +192,13 @@ def test_a_cache_of_the_wrong_size_is_the_first_finding() -> None:
     assert headlines(wrong, fit_run(header, wrong))[0].endswith(": wrong.")
 
 
+def test_of_a_long_table_the_page_holds_two_thousand_rows_and_says_how_many_more() -> None:
+    rows = tuple({"a": number} for number in range(2500))
+    text = table_html(Table("t", "T", (Column("a", "A"),), rows))
+    assert text.count("<tr>") == 2001
+    assert "And 500 more" in text
+
+
 def test_unknown_values_have_nothing_to_sort_by_and_show_as_a_dash() -> None:
     table = Table(
         "t", "T", (Column("a", "A", align="right"), Column("b", "B")),
