@@ -195,7 +195,7 @@ def _panel(one: _Cache) -> Panel:
         values = one.useful or one.held
         every = max(1, len(values) // 8)
         axes.plot(
-            one.tokens[::every], values[::every], "o", color=theme.blue, ms=3.6,
+            one.tokens[::every], values[::every], "o", color=theme.blue, ms=4.4,
             markeredgecolor=theme.background, mew=0.5, zorder=4,
         )  # fmt: skip
 

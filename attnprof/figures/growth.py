@@ -99,7 +99,7 @@ def memory_figure(
     keys = [
         Key("measured peak of a call", "blue", "point"),
         Key("its law", "orange", "line"),
-        Key("other series", "grid", "line"),
+        *([Key("other series", "grid")] if len(shown) > 1 else []),
     ]
     if draws_limit:
         keys += [
@@ -159,7 +159,7 @@ def _times(
         Key("where it foretells", "orange", "dashes"),
         Key("its 95 % interval", "orange", "band"),
         *([Key("c·n² alone", "green", "dots")] if has_pairs else []),
-        Key("other series", "grid", "line"),
+        *([Key("other series", "grid")] if len(shown) > 1 else []),
     ]
     on_cpu = any(one.series.clock == "cpu" for one in shown)
     said = [f"{one.series.name}: {_law_words(one)}, {_ends_words(one)}" for one in shown]

@@ -132,6 +132,14 @@ def test_no_series_of_three_points_is_no_figure() -> None:
     assert memory_figure(header, [], fit_run(header, [])) is None
 
 
+def test_a_series_alone_has_no_others_behind_it_and_no_key_for_them() -> None:
+    header, records = planted((0.0, 0.0, 1e-9), (256, 512, 1024))
+    figure = latency_figure(header, records, fit_run(header, records))
+    assert figure is not None
+    assert "other series" not in {key.words for key in figure.keys}
+    assert not [line for line in drawn(figure).lines if line.get_color() == LIGHT.grid]
+
+
 def test_of_many_series_nine_are_drawn_and_the_source_says_how_many_there_are() -> None:
     header, records = planted((0.0, 0.0, 1e-9), (256, 512, 1024))
     many = [
