@@ -1,5 +1,7 @@
 """What can go wrong, each with what to do about it."""
 
+from pathlib import Path
+
 
 class AttnprofError(Exception):
     """An expected failure: what is wrong, with the value, and what to type or edit instead."""
@@ -53,3 +55,27 @@ def nearest(name: str, known: "list[str] | tuple[str, ...]", listing: str = "") 
     if close:
         return f"did you mean '{close[0]}'?" + (f" {listing} lists them all" if listing else "")
     return f"use one that {listing} lists" if listing else f"use one of: {', '.join(known)}"
+
+
+def nearest_path(path: Path, pattern: str = "*") -> str | None:
+    """What of a folder was probably meant by a path that is not there: ``did you mean …?``.
+
+    Args:
+        pattern: What comes into question, as the folder's files are called; of ``*/run.json``
+            the folder that has it.
+
+    >>> nearest_path(Path(__file__).with_name("eror.py"), "err*.py").endswith("errors.py'?")
+    True
+    """
+    import difflib
+
+    if path.exists():
+        return None
+    try:
+        found = sorted(path.parent.glob(pattern))
+    except (OSError, ValueError):  # no folder, or none that may be read
+        return None
+    depth = len(path.parent.parts)
+    names = {one.parts[depth] for one in found if len(one.parts) > depth}
+    close = difflib.get_close_matches(path.name, sorted(names), n=1)
+    return f"did you mean '{path.with_name(close[0])}'?" if close else None

@@ -364,6 +364,7 @@ def length_that_fills(series: Series, device: Mapping[str, Any]) -> dict[str, An
         "device_bytes": memory_bytes,
         "longest_measured": series.n[-1],
         "seq_len": None,
+        "total_bytes": None,
         "why_not": _why_no_extrapolation(series, law),
     }
     if law is None or entry["why_not"] is not None:
@@ -373,15 +374,17 @@ def length_that_fills(series: Series, device: Mapping[str, Any]) -> dict[str, An
         return entry | {"why_not": "the bytes of keys and values were not measured"}
     workload = _workload(last)
     constant, linear, quadratic = (*law.coefficients(), 0.0)[:3]
-    constant += (last.get("weight_bytes") or 0) - memory_bytes
+    constant += last.get("weight_bytes") or 0
     if is_attention(last):
         linear += (kv_bytes + query_bytes(workload)) / series.n[-1]
         quadratic += mask_bytes(workload) / series.n[-1] ** 2
     else:
         linear += token_bytes(workload) / series.n[-1]
         constant += kv_bytes
-    root = math.sqrt(linear**2 - 4 * quadratic * constant)
-    n = -2 * constant / (linear + root)
+    entry |= {"total_bytes": [constant, linear, quadratic]}  # by powers of n
+    beyond = constant - memory_bytes
+    root = math.sqrt(linear**2 - 4 * quadratic * beyond)
+    n = -2 * beyond / (linear + root)
     if (unseen := _unseen_ruler(law.coefficients(), series.n[-1], n)) is not None:
         return entry | {
             "why_not": f"the {TERMS[unseen]} term would rule at {tokens(round(n))} and was hardly "

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attnprof.errors import UsageError
+from attnprof.errors import UsageError, nearest_path
 
 MAX_FILE_BYTES = 64 * 1024**2
 
@@ -25,7 +25,9 @@ def read_json_lines(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]
             raise UsageError(f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB", fix)
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", fix) from None
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", nearest_path(path) or fix
+        ) from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is no text", fix) from None
     # Not splitlines: a text within a line may hold separators that JSON does not escape.

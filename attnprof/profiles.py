@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from attnprof.errors import UsageError, nearest
+from attnprof.errors import UsageError, nearest, nearest_path
 
 MAX_PROFILE_BYTES = 4 * 1024**2
 MAX_NAME = 200
@@ -91,7 +91,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
                 f"{path} is not UTF-8: {error.reason}", "give a YAML profile"
             ) from None
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "give a YAML profile") from None
+        hint = nearest_path(path, "*.y*ml") or "give a YAML profile"
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint) from None
     if len(data) > MAX_PROFILE_BYTES:
         raise UsageError(f"{path} is larger than a profile may be", "give a YAML profile")
     try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NotRequired, Required, TypedDict
 
-from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.errors import CannotMeasureError, UsageError, nearest_path
 from attnprof.kinds import misfit
 from attnprof.record_values import FORMAT, numbers_misfit, record_misfit
 from attnprof.workload import Workload
@@ -223,7 +223,8 @@ def read_header(path: Path) -> dict[str, Any]:
     """
     header = _read_header(path)
     if header is None:
-        raise UsageError(f"{path} holds no run", "name the folder that a sweep has written")
+        hint = nearest_path(path, f"*/{RUN_FILE}") or "name the folder that a sweep has written"
+        raise UsageError(f"{path} holds no run", hint)
     if header.get("format") != FORMAT:
         raise UsageError(
             f"{path / RUN_FILE} has format {header.get('format')!r}, this version reads {FORMAT}",

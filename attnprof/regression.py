@@ -156,10 +156,8 @@ def polynomial_law(
     import numpy as np
 
     lengths, values = np.asarray(x, float), np.asarray(y, float)
-    segment = sum((lengths > knot for knot in knots), np.zeros(len(lengths), int))
-    columns = [lengths**power for power in range(degree)]
-    columns += [np.where(segment == s, lengths**degree, 0.0) for s in range(len(knots) + 1)]
-    design = np.stack(columns, axis=1) / (values * np.asarray(sd, float))[:, None]
+    columns = _columns(lengths, degree, knots)
+    design = columns / (values * np.asarray(sd, float))[:, None]
     target = 1 / np.asarray(sd, float)
     scale = np.abs(design).max(axis=0)
     design = design / scale
@@ -171,7 +169,7 @@ def polynomial_law(
         _around(float(value), float(free[i]), None if half is None else float(half[i]))
         for i, value in enumerate(solution / scale)
     ]
-    fitted = np.stack(columns, axis=1) @ (solution / scale)
+    fitted = columns @ (solution / scale)
     return Law(
         degree=degree,
         lower=tuple(terms[:degree]),
@@ -182,15 +180,59 @@ def polynomial_law(
     )
 
 
+def half_widths_at(
+    at: Sequence[float],
+    x: Sequence[float],
+    y: Sequence[float],
+    sd: Sequence[float],
+    degree: int,
+    knots: Sequence[float] = (),
+) -> list[float] | None:
+    """Half of the 95 % interval of what :func:`polynomial_law` gives at some places.
+
+    From the covariance of all coefficients at once; None without a spare point.
+    """
+    import numpy as np
+
+    values = np.asarray(y, float)
+    columns = _columns(np.asarray(x, float), degree, knots)
+    if len(values) <= columns.shape[1]:
+        return None
+    design = columns / (values * np.asarray(sd, float))[:, None]
+    scale = np.abs(design).max(axis=0)
+    covariance, factor = _covariance(design / scale, 1 / np.asarray(sd, float))
+    there = _columns(np.asarray(at, float), degree, knots) / scale
+    variances = np.einsum("ij,jk,ik->i", there, covariance, there)
+    return [float(factor * math.sqrt(max(0.0, variance))) for variance in variances]
+
+
+def _columns(lengths: "Floats", degree: int, knots: Sequence[float]) -> "Floats":
+    """Each power of the length; the highest in a column for each segment."""
+    import numpy as np
+
+    segment = sum((lengths > knot for knot in knots), np.zeros(len(lengths), int))
+    columns = [lengths**power for power in range(degree)]
+    columns += [np.where(segment == s, lengths**degree, 0.0) for s in range(len(knots) + 1)]
+    return np.stack(columns, axis=1)
+
+
 def _half_widths(design: "Floats", target: "Floats") -> "Floats":
+    import numpy as np
+
+    covariance, factor = _covariance(design, target)
+    widths: Any = factor * np.sqrt(np.diag(covariance))
+    return np.asarray(widths, float)
+
+
+def _covariance(design: "Floats", target: "Floats") -> tuple["Floats", float]:
+    """Of all coefficients, and by what its root is multiplied for a 95 % interval."""
     import numpy as np
 
     solution = np.linalg.lstsq(design, target, rcond=None)[0]
     dof = design.shape[0] - design.shape[1]
     scatter = math.sqrt(float(np.sum((design @ solution - target) ** 2)) / dof)
-    variances = np.diag(np.linalg.pinv(design.T @ design))
-    widths: Any = max(Z95, student_t95(dof) * scatter) * np.sqrt(variances)
-    return np.asarray(widths, float)
+    covariance: Any = np.linalg.pinv(design.T @ design)
+    return np.asarray(covariance, float), max(Z95, student_t95(dof) * scatter)
 
 
 def _around(value: float, free: float, half: float | None) -> Interval:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -94,11 +95,21 @@ def show(
         BrokenPipeError: Its reader has left.
     """
     given = [tables] if isinstance(tables, Table) else list(tables)
+    show_text(lambda to: _written(given, output_format, to), stream)
+
+
+def show_text(made: Callable[[TextIO], str], stream: TextIO | None = None) -> None:
+    """Write the text that is ``made`` for a stream, to ``stream`` or standard output.
+
+    Raises:
+        CannotMeasureError: It is closed, or the disk behind it is full.
+        BrokenPipeError: Its reader has left.
+    """
     to = stream or sys.stdout
     if to is None:  # as Python has it where a shell wrote >&-
         raise _unwritten("it is closed")
     try:
-        written = _written(given, output_format, to)
+        written = made(to)
         encoding = getattr(to, "encoding", None) or "utf-8"
         to.write(written.encode(encoding, "replace").decode(encoding))
         to.flush()
@@ -106,6 +117,17 @@ def show(
         raise
     except OSError as error:
         raise _unwritten(str(error.strerror)) from None
+
+
+def room_of(stream: TextIO, signs: str) -> tuple[int, bool]:
+    """How many places wide text for a stream may be, and whether it can hold some signs."""
+    given = os.environ.get("COLUMNS", "")
+    width = int(given) if given.isdigit() and int(given) else shutil.get_terminal_size().columns
+    try:
+        signs.encode(getattr(stream, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return width, False
+    return width, True
 
 
 def _written(tables: Sequence[Table], output_format: OutputFormat, stream: TextIO) -> str:

@@ -17,7 +17,6 @@ from attnprof.comparison_tables import (
 )
 from attnprof.errors import UsageError
 from attnprof.findings import (
-    FLAG_WORDS,
     doubts,
     fastest_words,
     filling_words,
@@ -30,6 +29,7 @@ from attnprof.findings import (
 from attnprof.fit import fit_run
 from attnprof.growth_tables import filling_table, generation_table, growth_table, kv_table
 from attnprof.imports import summary as imported
+from attnprof.legend import environment_rows, legend_rows
 from attnprof.medians import Interval
 from attnprof.recording import unfinished_records
 from attnprof.records import Run, read_run
@@ -51,7 +51,6 @@ from attnprof.run_header import (
     facts_of,
     in_grid_order,
     is_synthetic,
-    kind_of,
 )
 from attnprof.series import Record, contests, is_ok, label, varying_keys, what_is_common
 
@@ -76,20 +75,20 @@ def write_reports(run_dir: Path) -> list[Path]:
     Raises:
         UsageError: No run there, or it cannot be written to.
     """
-    run = _read_in_grid_order(run_dir)
+    run = read_in_grid_order(run_dir)
     if imported.is_foreign_run(run.records):
         return _write_foreign(run)
-    return _write_all(run, fit_run(run.header, run.records))
+    return write_all(run, fit_run(run.header, run.records))
 
 
 def report_run(run_dir: Path, *, tidy: bool = False) -> list[Table]:
     """Both at once, read and fitted once: :func:`write_reports`, then :func:`run_tables`."""
-    run = _read_in_grid_order(run_dir)
+    run = read_in_grid_order(run_dir)
     if imported.is_foreign_run(run.records):
         _write_foreign(run)
         return _foreign_tables(run, tidy)
     fits = fit_run(run.header, run.records)
-    _write_all(run, fits)
+    write_all(run, fits)
     return [results_table(run.records)] if tidy else tables(run.header, run.records, fits)
 
 
@@ -112,20 +111,25 @@ def _foreign_tables(run: Run, tidy: bool) -> list[Table]:
     return [replace(groups, notes=(*groups.notes, *imported.NOT_SHOWN)), *others]
 
 
-def _write_all(run: Run, fits: Mapping[str, Any]) -> list[Path]:
+def write_all(run: Run, fits: Mapping[str, Any], pictures: str = "") -> list[Path]:
+    """Write ``results.csv``, ``fit.json`` and ``report.md`` of a run that was measured here.
+
+    Args:
+        pictures: Markdown that ``report.md`` shows after its first words.
+    """
     return _write_texts(
         run.path,
         {
             RESULTS_FILE: results_csv(run.records),
             FIT_FILE: json.dumps(without_nan(fits), indent=1) + "\n",
-            REPORT_FILE: report_md(run, fits),
+            REPORT_FILE: report_md(run, fits, pictures),
         },
     )
 
 
 def _write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     for name, text in texts.items():
-        _write_whole(folder / name, text)
+        write_whole(folder / name, text)
     return [folder / name for name in texts]
 
 
@@ -135,7 +139,7 @@ def run_tables(run_dir: Path, *, tidy: bool = False) -> list[Table]:
     Raises:
         UsageError: No run there.
     """
-    run = _read_in_grid_order(run_dir)
+    run = read_in_grid_order(run_dir)
     if imported.is_foreign_run(run.records):
         return _foreign_tables(run, tidy)
     if tidy:
@@ -143,7 +147,7 @@ def run_tables(run_dir: Path, *, tidy: bool = False) -> list[Table]:
     return tables(run.header, run.records, fit_run(run.header, run.records))
 
 
-def _read_in_grid_order(run_dir: Path) -> Run:
+def read_in_grid_order(run_dir: Path) -> Run:
     """The run with all that it has: also what a stopped sweep had measured of a workload so far."""
     run = read_run(run_dir)
     if run.header.get("imported"):
@@ -152,7 +156,12 @@ def _read_in_grid_order(run_dir: Path) -> Run:
     return replace(run, records=tuple(in_grid_order(run.header, found)))
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file as a whole, or not at all.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -402,7 +411,7 @@ def _scaled_rate(value: float) -> str:
     return units.rate(value, "")
 
 
-def report_md(run: Run, fits: Mapping[str, Any]) -> str:
+def report_md(run: Run, fits: Mapping[str, Any], pictures: str = "") -> str:
     """The report as GitHub renders it: what was found in sentences, then how, then all tables."""
     header, records = run.header, run.records
     made = tables(header, records, fits)
@@ -415,6 +424,7 @@ def report_md(run: Run, fits: Mapping[str, Any]) -> str:
         )
         + "\n"
     )
+    parts += [pictures] if pictures else []
     sections = {
         "Fastest": shortened(fastest_words(records), "the table 'Fastest backend'"),
         "Time": shortened(growth_words(fits, "latency"), "the table 'Growth of latency'"),
@@ -452,48 +462,14 @@ def _code(text: str) -> str:
 
 
 def _environment(header: Header) -> str:
-    common = {key: header.get(key) for key in ("attnprof", "seed", "started", "finished", "plan")}
-    shown = {"kind": kind_of(header), **facts_of(header), **common}
     lines = ["| Fact | Value |", "| :--- | :--- |"]
     lines += [
-        f"| {markdown_escaped(key)} | {markdown_escaped(_fact(key, value))} |"
-        for key, value in shown.items()
-        if value is not None
+        f"| {markdown_escaped(key)} | {markdown_escaped(value)} |"
+        for key, value in environment_rows(header)
     ]
     return "\n".join(lines) + "\n"
 
 
-def _fact(key: str, value: Any) -> str:
-    if key.endswith("_bytes") and isinstance(value, int | float):
-        return units.capacity(value)
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}={item}" for name, item in value.items())
-    return str(value)
-
-
-_LEGEND = {
-    "Median, ±, low, high": "the median and its distribution-free 95 % interval, of samples that "
-    "other work did not disturb where the clock is wall; "
-    "± is half its width.",
-    "kv-growth, generate": "its time is that of a step, the median over the growth.",
-    "Wall": "the median of elapsed time, whichever clock the row is on.",
-    "Samples": "a call too heavy for its budget gets fewer, six at the least.",
-    "Clock": "wall is elapsed time; cpu is CPU time of all threads, which other work on the "
-    "machine hardly moves.",
-    "MFU, MBU": "FLOP and bytes that the algorithm needs, by the second, as shares of the "
-    "measured matrix product and copy. A working set that stays in a cache passes 100 % MBU.",
-    "Peak": "bytes that a call allocates beyond its inputs, at their highest, by the "
-    "allocator's own count.",
-    "Exponent": "p of n^p, fitted in log-log where the constant term hardly weighs.",
-    "Misses by": "how far the law is from the worst of its own points. Over 10 % it foretells "
-    "nothing.",
-    "Changes": "where the law changes, with the cause; or why it does not reach beyond what was "
-    "measured.",
-}
-
-
 def _legend(records: Sequence[Record]) -> str:
-    flags = sorted({flag for record in records for flag in record.get("flags") or ()})
-    words = _LEGEND | {flag: f"{FLAG_WORDS[flag]}." for flag in flags if flag in FLAG_WORDS}
-    lines = [f"- **{markdown_escaped(name)}**: {said}" for name, said in words.items()]
+    lines = [f"- **{markdown_escaped(name)}**: {said}" for name, said in legend_rows(records)]
     return "## Legend\n\n" + "\n".join(lines) + "\n"

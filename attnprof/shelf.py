@@ -61,6 +61,23 @@ def shelf_tables(
     raise UsageError(f"no {singular} {name!r}", nearest(name, known))
 
 
+def names_of(kind: str) -> list[str]:
+    """The names of all things of a kind, which :func:`shelf_tables` explains one by one.
+
+    >>> names_of("variant")[:2]
+    ['full', 'causal']
+
+    Raises:
+        UsageError: No such kind.
+    """
+    kind = _SINGULAR.get(kind, kind)
+    if kind not in KINDS:
+        raise UsageError(f"nothing to show of {kind!r}", _kind_hint(kind))
+    if kind in _OF_PROFILES:
+        return list_profiles(kind)
+    return [str(row["name"]) for table in _TABLES[kind]() for row in table.rows]
+
+
 def _kind_hint(word: str) -> str:
     """What to type for a word that is no kind: the kind goes before the name of a thing."""
     kinds = [kind for kind in _OF_PROFILES if word in list_profiles(kind)]

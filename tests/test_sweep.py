@@ -167,7 +167,9 @@ def test_a_sweep_without_any_ok_record_says_so(tmp_path: Path) -> None:
 def test_what_is_larger_than_what_ran_out_of_memory_is_skipped_naming_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnprof.sweep.BATCH_S", 0.0)  # one by one, the smallest first
+    monkeypatch.setattr(
+        sys.modules["attnprof.sweep"], "BATCH_S", 0.0
+    )  # one by one, the smallest first
     spec, workloads = f"synthetic?oom={IDS[0]}", WORKLOADS[:3]
     pruned = sweep(tmp_path / "run", spec, workloads=workloads)
     assert list(statuses(pruned).values()) == ["out_of_memory", "skipped", "skipped"]
@@ -179,7 +181,7 @@ def test_what_is_larger_than_what_ran_out_of_memory_is_skipped_naming_it(
 def test_pruning_is_remembered_when_resuming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnprof.sweep.BATCH_S", 0.0)
+    monkeypatch.setattr(sys.modules["attnprof.sweep"], "BATCH_S", 0.0)
     spec = f"synthetic?oom={IDS[0]}"
     sweep(tmp_path / "run", spec, workloads=WORKLOADS[:3])
     records = tmp_path / "run" / RECORDS_FILE

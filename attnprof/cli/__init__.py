@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attnprof import __version__
 from attnprof.cli import baselines, bisecting, comparing, gating, history, measuring, planning
-from attnprof.cli.app import EXIT_BUG, EXIT_INTERRUPTED, EXIT_NO, app, say
+from attnprof.cli.app import EXIT_BUG, EXIT_INTERRUPTED, EXIT_NO, app, give_examples, say
 from attnprof.errors import AttnprofError
 
 __all__ = [
@@ -22,6 +22,8 @@ __all__ = [
     "measuring",
     "planning",
 ]
+
+give_examples(app)
 
 NEW_OBJECTS = 100_000  # between two looks for garbage
 

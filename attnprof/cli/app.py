@@ -2,11 +2,13 @@
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from attnprof import __version__
+from attnprof.cli.examples import EXAMPLES, FIRST, epilog
 from attnprof.render import OutputFormat, plain
 
 if TYPE_CHECKING:
@@ -17,14 +19,49 @@ EXIT_CANNOT = 3
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
+
+class Command(TyperCommand):
+    """Its help ends with examples, line by line as they are."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        _write_epilog(self.epilog, formatter)
+
+
+class _Program(TyperGroup):
+    """As :class:`Command`."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        _write_epilog(self.epilog, formatter)
+
+
+def _write_epilog(text: str | None, formatter: Any) -> None:
+    if text:
+        formatter.write_paragraph()
+        formatter.write(f"{text}\n")
+
+
 app = typer.Typer(
     name="attnprof",
+    cls=_Program,
     help="Measure attention on the hardware in front of you; plan LLM serving on hardware to come.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=True,
+    epilog=epilog(FIRST),
 )
+
+
+def give_examples(program: typer.Typer, before: str = "") -> None:
+    """Let the help of every command, once all are there, end with its examples."""
+    for command in program.registered_commands:
+        name = command.name or str(getattr(command.callback, "__name__", ""))
+        command.cls = command.cls if issubclass(command.cls or Command, Command) else Command
+        command.epilog = epilog(EXAMPLES.get(f"{before}{name}", ()))
+    for group in program.registered_groups:
+        if group.typer_instance is not None:
+            give_examples(group.typer_instance, f"{before}{group.typer_instance.info.name} ")
+
 
 Format = Annotated[
     OutputFormat, typer.Option("--format", help="How tables are written to standard output.")

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from attnprof.cli.app import EXIT_CANNOT, EXIT_INTERRUPTED, EXIT_NO, Format, app, give, say
+from attnprof.cli import completion
+from attnprof.cli.app import EXIT_CANNOT, EXIT_INTERRUPTED, EXIT_NO, Command, Format, app, give, say
 from attnprof.errors import UsageError
 from attnprof.render import OutputFormat
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from attnprof.sweep import Outcome, Watcher
 
 
-class _SweepCommand(TyperCommand):
-    """Its help ends with the names of all axes, which are looked up when it is asked for."""
+class _SweepCommand(Command):
+    """Its help names all axes, which are looked up when it is asked for."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        super().format_epilog(ctx, formatter)
         from attnprof.axes import AXIS_GROUPS
 
         with formatter.section("Axes (attnprof show axes explains them)"):
@@ -42,6 +43,7 @@ def sweep(
         typer.Argument(
             help="A sweep by name (attnprof show sweeps), or a YAML file. Left out: 'quick', or "
             "the typed axes alone where there are any.",
+            autocompletion=completion.one_of(completion.profiles("sweeps")),
         ),
     ] = None,
     axis: Annotated[
@@ -51,6 +53,7 @@ def sweep(
             metavar="NAME=VALUES",
             help="An axis, in place of that of each group: seq_len=512..8192x2, heads=4..16+4, "
             "backend=eager,flash. May be repeated; attnprof show axes lists them.",
+            autocompletion=completion.axis_values,
         ),
     ] = None,
     seq_len: Annotated[
@@ -61,17 +64,61 @@ def sweep(
     kv_heads: Annotated[str | None, typer.Option(help="KV heads; mha and mqa too.")] = None,
     head_dim: Annotated[str | None, typer.Option(help="Widths of a head.")] = None,
     layers: Annotated[str | None, typer.Option(help="Layers, each with its own tensors.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16, ...")] = None,
-    phase: Annotated[
-        str | None, typer.Option(help="prefill, decode, verify, train, generate, ...")
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32, bfloat16, float16, ...",
+            autocompletion=completion.some_of(completion.values_of("dtype")),
+        ),
     ] = None,
-    scope: Annotated[str | None, typer.Option(help="op, layer, block or model.")] = None,
-    model: Annotated[str | None, typer.Option(help="A model's profile or config.json.")] = None,
-    implementation: Annotated[str | None, typer.Option(help="plain, transformers.")] = None,
-    variant: Annotated[str | None, typer.Option(help="full, causal, sliding, ...")] = None,
-    backend: Annotated[str | None, typer.Option(help="eager, math, flash, ..., or all.")] = None,
+    phase: Annotated[
+        str | None,
+        typer.Option(
+            help="prefill, decode, verify, train, generate, ...",
+            autocompletion=completion.some_of(completion.values_of("phase")),
+        ),
+    ] = None,
+    scope: Annotated[
+        str | None,
+        typer.Option(
+            help="op, layer, block or model.",
+            autocompletion=completion.some_of(completion.values_of("scope")),
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A model's profile or config.json.",
+            autocompletion=completion.some_of(completion.values_of("model")),
+        ),
+    ] = None,
+    implementation: Annotated[
+        str | None,
+        typer.Option(
+            help="plain, transformers.",
+            autocompletion=completion.some_of(completion.values_of("implementation")),
+        ),
+    ] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            help="full, causal, sliding, ...",
+            autocompletion=completion.some_of(completion.values_of("variant")),
+        ),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            help="eager, math, flash, ..., or all.",
+            autocompletion=completion.some_of(completion.values_of("backend")),
+        ),
+    ] = None,
     device: Annotated[
-        str, typer.Option(help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.")
+        str,
+        typer.Option(
+            help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.",
+            autocompletion=completion.one_of(completion.devices),
+        ),
     ] = "auto",
     threads: Annotated[
         int | None, typer.Option(min=1, max=1024, help="CPU threads; as many as can run at once.")
@@ -109,7 +156,10 @@ def sweep(
     seed: Annotated[int, typer.Option(help="Of the inputs and of the order.")] = 0,
     allocator: Annotated[
         str,
-        typer.Option(help="CPU: pinned keeps freed memory, default leaves it to the C library."),
+        typer.Option(
+            help="CPU: pinned keeps freed memory, default leaves it to the C library.",
+            autocompletion=completion.one_of(completion.allocators),
+        ),
     ] = "pinned",
     prune: Annotated[
         bool, typer.Option(help="Skip what is larger than a workload that ran out of memory.")
@@ -214,18 +264,63 @@ def _watcher(quiet: bool) -> "Iterator[Watcher]":
 @app.command()
 def report(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a sweep.")],
+    parquet: Annotated[
+        bool,
+        typer.Option("--parquet", help="Write results.parquet too, for pandas, DuckDB or Polars."),
+    ] = False,
+    figures: Annotated[
+        bool,
+        typer.Option("--figures", help="Draw it: SVG, light and dark, which report.md shows."),
+    ] = False,
+    png: Annotated[bool, typer.Option("--png", help="With --figures, PNG too.")] = False,
+    html: Annotated[
+        bool, typer.Option("--html", help="Write report.html: one page that needs nothing else.")
+    ] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="Small charts before the tables.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Follow a sweep that is still running, until it ends.")
+    ] = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
     """Show the tables of a run again, and write its results.csv, fit.json and report.md anew."""
-    from attnprof.render import show
-    from attnprof.report import report_run
+    from attnprof.render import show, show_text
+    from attnprof.showing import Wanted, show_run
 
-    show(report_run(run_dir, tidy=output_format is OutputFormat.csv), output_format)
+    if plot and output_format is not OutputFormat.rich:
+        form = output_format.value
+        raise UsageError(f"--plot is not for --format {form}", "leave one of them out")
+    if png and not figures:
+        raise UsageError("--png goes with --figures", "add --figures, or leave --png out")
+    if watch:
+        from attnprof.watching import follow
+
+        with _watcher(quiet=False) as watcher:
+            is_done = follow(run_dir, watcher)
+        say("the sweep is done" if is_done else "no sweep is writing it, and it is not done")
+    shown = show_run(
+        run_dir, Wanted(figures=figures, png=png, page=html, charts=plot),
+        tidy=output_format is OutputFormat.csv,
+    )  # fmt: skip
+    if shown.charts is not None:
+        show_text(shown.charts)
+    show(shown.tables, output_format)
+    for path in shown.written:
+        say(f"wrote {path}")
+    if parquet:
+        from attnprof.frames import write_parquet
+
+        say(f"wrote {write_parquet(run_dir)}")
 
 
 @app.command()
 def doctor(
-    device: Annotated[str, typer.Option(help="The device to test, as for sweep.")] = "auto",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="The device to test, as for sweep.",
+            autocompletion=completion.one_of(completion.devices),
+        ),
+    ] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
     self_test: Annotated[
         bool, typer.Option(help="Measure identical code in six launches, about 30 s.")
@@ -268,7 +363,11 @@ def fit(
 @app.command()
 def calibrate(
     device: Annotated[
-        str, typer.Option(help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.")
+        str,
+        typer.Option(
+            help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.",
+            autocompletion=completion.one_of(completion.devices),
+        ),
     ] = "auto",
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Measure for this long: 90s, 10m; 4m.")
@@ -281,6 +380,7 @@ def calibrate(
             metavar="NAME=VALUES",
             help="A kernel's own: backend=flash,eager, dtype=bfloat16, heads=32, kv_heads=8. "
             "Lengths and batches are chosen.",
+            autocompletion=completion.axis_values,
         ),
     ] = None,
     output: Annotated[

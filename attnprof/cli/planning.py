@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from attnprof.cli import completion
 from attnprof.cli.app import EXIT_NO, Format, app, give, say
 from attnprof.errors import UsageError
 from attnprof.render import OutputFormat
@@ -19,12 +20,14 @@ def show_command(
             metavar="KIND",
             help="models, gpus, engines, backends, sweeps, axes, variants, positions, caches, "
             "calibrations.",
+            autocompletion=completion.shelf_kinds,
         ),
     ] = None,
     name: Annotated[
         str | None,
         typer.Argument(
-            help="One of them, explained. Of 'variant' also a model: which layer sees what."
+            help="One of them, explained. Of 'variant' also a model: which layer sees what.",
+            autocompletion=completion.shelf_names,
         ),
     ] = None,
     q_len: Annotated[str | None, typer.Option(help="Queries that a variant is drawn with.")] = None,
@@ -56,18 +59,24 @@ def estimate(
         str,
         typer.Argument(
             help="A profile (attnprof show models), a config.json or its folder, a GGUF or "
-            "safetensors file, or a hub id; several, with commas, make a grid."
+            "safetensors file, or a hub id; several, with commas, make a grid.",
+            autocompletion=completion.some_of(completion.profiles("models")),
         ),
     ],
     gpu: Annotated[
         str,
         typer.Option(
-            help="GPU by name (attnprof show gpus), or cpu, this computer's; several make a grid."
+            help="GPU by name (attnprof show gpus), or cpu, this computer's; several make a grid.",
+            autocompletion=completion.some_of(completion.profiles("gpus")),
         ),
     ],
     gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs: tp × pp × dp.")] = None,
     engine: Annotated[
-        str, typer.Option(help="vllm, vllm@0.11, sglang, ... (attnprof show engines); a list too.")
+        str,
+        typer.Option(
+            help="vllm, vllm@0.11, sglang, ... (attnprof show engines); a list too.",
+            autocompletion=completion.some_of(completion.profiles("engines")),
+        ),
     ] = "vllm",
     tp: Annotated[str | None, typer.Option(help="Tensor parallelism; a list too.")] = None,
     pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 1,
@@ -79,12 +88,26 @@ def estimate(
     gpu_memory_utilization: Annotated[
         str | None, typer.Option(help="Share of the memory for the engine: 0.9; a list too.")
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Of the arithmetic; the model's.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the arithmetic; the model's.",
+            autocompletion=completion.one_of(completion.values_of("dtype")),
+        ),
+    ] = None,
     quantization: Annotated[
-        str | None, typer.Option(help="Of the weights: fp8, awq, gptq, nvfp4, ...; a list too.")
+        str | None,
+        typer.Option(
+            help="Of the weights: fp8, awq, gptq, nvfp4, ...; a list too.",
+            autocompletion=completion.some_of(completion.quantizations),
+        ),
     ] = None,
     kv_dtype: Annotated[
-        str, typer.Option(help="Of the cache: auto, fp8, int8, q8_0, ...; a list too.")
+        str,
+        typer.Option(
+            help="Of the cache: auto, fp8, int8, q8_0, ...; a list too.",
+            autocompletion=completion.some_of(completion.cache_dtypes),
+        ),
     ] = "auto",
     max_num_seqs: Annotated[
         str | None, typer.Option(help="Sequences in a step, at most; a list too.")
@@ -114,11 +137,25 @@ def estimate(
         typer.Option(
             metavar="NAME|FILE",
             help="Laws that the kernels follow; your own of this GPU, if any, where left out.",
+            autocompletion=completion.one_of(completion.profiles("calibrations")),
         ),
     ] = None,
     price: Annotated[
-        str | None, typer.Option(help="Per GPU and hour: a number, or a list of prices by name.")
+        str | None,
+        typer.Option(
+            help="Per GPU and hour: a number, or a list of prices by name.",
+            autocompletion=completion.one_of(completion.profiles("prices")),
+        ),
     ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw it, as .svg or .png: throughput against latency; of a grid, users against "
+            "context.",
+        ),
+    ] = None,
+    dark: Annotated[bool, typer.Option("--dark", help="The figure on a dark ground.")] = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
     """Say what a deployment needs, holds and costs, and which resource binds.
@@ -130,37 +167,45 @@ def estimate(
     """
     from attnprof.planning import EstimateFlags, answer_estimate
 
-    answer = answer_estimate(
-        EstimateFlags(
-            model=model,
-            gpu=gpu,
-            num_gpus=gpus,
-            engine=engine,
-            tp=tp,
-            pp=pp,
-            dp=dp,
-            expert_parallel=ep,
-            max_model_len=max_model_len,
-            gpu_memory_utilization=gpu_memory_utilization,
-            dtype=dtype,
-            quantization=quantization,
-            kv_dtype=kv_dtype,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            block_size=block_size,
-            enforce_eager=enforce_eager,
-            enable_prefix_caching=enable_prefix_caching,
-            num_draft_tokens=num_draft_tokens,
-            prompt_len=prompt_len,
-            output_len=output_len,
-            users=users,
-            price=price,
-            ttft=ttft,
-            tpot=tpot,
-            calibration=calibration,
-        )
+    if figure is not None:
+        from attnprof.figures.drawing import check_suffix
+
+        check_suffix(figure)
+    flags = EstimateFlags(
+        model=model,
+        gpu=gpu,
+        num_gpus=gpus,
+        engine=engine,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        expert_parallel=ep,
+        max_model_len=max_model_len,
+        gpu_memory_utilization=gpu_memory_utilization,
+        dtype=dtype,
+        quantization=quantization,
+        kv_dtype=kv_dtype,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        block_size=block_size,
+        enforce_eager=enforce_eager,
+        enable_prefix_caching=enable_prefix_caching,
+        num_draft_tokens=num_draft_tokens,
+        prompt_len=prompt_len,
+        output_len=output_len,
+        users=users,
+        price=price,
+        ttft=ttft,
+        tpot=tpot,
+        calibration=calibration,
     )
+    answer = answer_estimate(flags)
     give(answer, output_format)
+    if figure is not None:
+        from attnprof.estimate_figures import write_estimate_figure
+
+        write_estimate_figure(flags, answer, figure, dark=dark)
+        say(f"wrote {figure}")
     if not answer.is_yes:
         raise typer.Exit(EXIT_NO)
 
@@ -168,9 +213,27 @@ def estimate(
 @app.command()
 def audit(
     log: Annotated[str, typer.Argument(metavar="LOG", help="A start-up log; - is standard input.")],
-    model: Annotated[str | None, typer.Option(help="What was served, if not in the log.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="What it ran on, if not in the log.")] = None,
-    engine: Annotated[str | None, typer.Option(help="name@version, if not in the log.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="What was served, if not in the log.",
+            autocompletion=completion.one_of(completion.profiles("models")),
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="What it ran on, if not in the log.",
+            autocompletion=completion.one_of(completion.profiles("gpus")),
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="name@version, if not in the log.",
+            autocompletion=completion.one_of(completion.profiles("engines")),
+        ),
+    ] = None,
     write: Annotated[
         str | None, typer.Option(metavar="NAME", help="Keep the overheads as an engine profile.")
     ] = None,
@@ -201,7 +264,10 @@ def audit(
 def validate(
     kind: Annotated[
         str,
-        typer.Argument(help="parameters, serving-cases, kernels, serving-perf or calibration."),
+        typer.Argument(
+            help="parameters, serving-cases, kernels, serving-perf or calibration.",
+            autocompletion=completion.one_of(completion.validations),
+        ),
     ],
     files: Annotated[
         list[Path],
@@ -217,7 +283,9 @@ def validate(
     calibration: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|FILE", help="What foretells; that of the runs' device where left out."
+            metavar="NAME|FILE",
+            help="What foretells; that of the runs' device where left out.",
+            autocompletion=completion.one_of(completion.profiles("calibrations")),
         ),
     ] = None,
     output_format: Format = OutputFormat.rich,
@@ -247,10 +315,15 @@ def import_command(
             "--from",
             help="aiconfigurator, vidur, llama-bench, tables or attnprof-csv; by content if "
             "left out.",
+            autocompletion=completion.one_of(completion.formats),
         ),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="What it ran on, if a source does not say.")
+        str | None,
+        typer.Option(
+            help="What it ran on, if a source does not say.",
+            autocompletion=completion.one_of(completion.profiles("gpus")),
+        ),
     ] = None,
     licence: Annotated[str | None, typer.Option(help="Of the numbers, if not known.")] = None,
     source_version: Annotated[

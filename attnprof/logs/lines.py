@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from attnprof.errors import UsageError
+from attnprof.errors import UsageError, nearest_path
 
 START_BYTES = 2 * 1024**2
 """What is read of a log: engines say all of it as they start, and then log requests."""
@@ -49,7 +49,8 @@ def read_bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(START_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "give a log file") from None
+        hint = nearest_path(path) or "give a log file"
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint) from None
 
 
 def decode_log(content: bytes, where: str) -> str:

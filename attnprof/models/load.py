@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attnprof.errors import UsageError, nearest
+from attnprof.errors import UsageError, nearest, nearest_path
 from attnprof.models.build import build_model
 from attnprof.models.config import read_json
 from attnprof.models.spec import ModelSpec
@@ -93,7 +93,8 @@ def _from_path(path: Path) -> ModelSpec:
     if path.is_dir():
         return _from_folder(path)
     if not path.is_file():
-        raise UsageError(f"no such file: {path}", "give a model's config.json, GGUF or safetensors")
+        hint = nearest_path(path) or "give a model's config.json, GGUF or safetensors"
+        raise UsageError(f"no such file: {path}", hint)
     if path.suffix == ".gguf":
         from attnprof.models.gguf import read_gguf
 

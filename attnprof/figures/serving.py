@@ -1,0 +1,123 @@
+"""The document of an estimate -> throughput against latency, with the limits asked for."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attnprof import units
+from attnprof.figures.axes import linear_axis, seconds_axis
+from attnprof.figures.base import Axis, Figure, Key, Panel, Theme
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Document = Mapping[str, Any]
+_LATENCIES = {
+    "tpot_s": ("Time per output token", "tpot_limit_s", "TPOT"),
+    "ttft_loaded_s": ("Time to first token, under load", "ttft_limit_s", "TTFT"),
+}
+
+
+def serving_figure(document: Document) -> Figure | None:
+    """Output of all users together against what one of them waits, as the batch grows; None where
+    latency is unknown.
+
+    Args:
+        document: That of ``estimate --format json``.
+    """
+    curve = [
+        point
+        for point in document.get("curve") or ()
+        if all(point[name]["mid"] for name in (*_LATENCIES, "output_tokens_per_s"))
+    ]
+    if not curve:
+        return None
+    slo = document.get("slo") or {}
+    limits = {name: slo.get(key) for name, (_, key, _) in _LATENCIES.items()}
+    times_s = [
+        point[name][end] for point in curve for name in _LATENCIES for end in ("low", "high")
+    ]
+    times_s += [limit for limit in limits.values() if limit]
+    top = max(point["output_tokens_per_s"]["high"] for point in curve)
+    y = linear_axis("Output [tokens/s], all users", 0, 1.05 * top, "{:,.0f}".format)
+    said = _words(document, curve, slo)
+    has_limits = any(limits.values())
+    return Figure(
+        name="serving",
+        title=f"Throughput against latency: {_deployment(document)}",
+        alt=f"Output tokens a second against latency, for batches that double. {said}",
+        source=f"Estimated ({_how(document)}): prompts of "
+        f"{units.tokens(document['settings']['prompt_len'])}, answers of "
+        f"{units.tokens(document['settings']['output_len'])}; bars: 80 % intervals. {said}",
+        x=seconds_axis("Latency [s]", times_s),
+        y=y,
+        panels=tuple(_panel(name, curve, limits[name], slo, y) for name in _LATENCIES),
+        keys=(
+            Key("sequences at once", "blue", "point"),
+            *([Key("limit asked for", "orange", "dashes")] if has_limits else []),
+            *([Key("beyond a limit", "grey", "point")] if has_limits else []),
+        ),
+    )
+
+
+def _deployment(document: Document) -> str:
+    settings = document["settings"]
+    gpus = settings["num_gpus"]
+    return (
+        f"{document['model']['name']} on {f'{gpus} × ' if gpus > 1 else ''}{settings['gpu']}, "
+        f"{settings['engine']} {settings['engine_version'] or ''}".rstrip()
+    )
+
+
+def _how(document: Document) -> str:
+    return str(document["provenance"].get("curve") or "computed")
+
+
+def _words(document: Document, curve: Sequence[Mapping[str, Any]], slo: Mapping[str, Any]) -> str:
+    last = curve[-1]
+    said = (
+        f"With {last['batch_size']:,.0f} at once, {last['output_tokens_per_s']['mid']:,.0f} "
+        f"tokens/s at {units.seconds(last['tpot_s']['mid'])} a token."
+    )
+    if (most := slo.get("max_batch_size")) is not None:
+        limits = [
+            f"{short} {units.seconds(slo[key])}"
+            for _, key, short in _LATENCIES.values()
+            if slo.get(key)
+        ]
+        said += f" Within {' and '.join(limits)}: {most:,} at once"
+        safe = slo.get("safe_batch_size")
+        said += f", {safe:,} by the upper ends." if safe is not None else "."
+    return said
+
+
+def _panel(
+    name: str, curve: Sequence[Mapping[str, Any]], limit_s: float | None, slo: Mapping[str, Any],
+    y: Axis,
+) -> Panel:  # fmt: skip
+    title, _, _ = _LATENCIES[name]
+    most = slo.get("max_batch_size")
+
+    def draw(axes: "Axes", theme: Theme) -> None:
+        times_s = [point[name]["mid"] for point in curve]
+        output = [point["output_tokens_per_s"]["mid"] for point in curve]
+        axes.plot(times_s, output, color=theme.grid, lw=1.4, zorder=1)
+        for point, time_s, tokens_per_s in zip(curve, times_s, output, strict=True):
+            holds = most is None or point["batch_size"] <= most
+            axes.errorbar(
+                [time_s], [tokens_per_s], fmt="o", ms=4.2, elinewidth=0.9, capsize=1.8, zorder=3,
+                xerr=[[time_s - point[name]["low"]], [point[name]["high"] - time_s]],
+                color=theme.blue if holds else theme.grey,
+            )  # fmt: skip
+            axes.annotate(
+                f"{point['batch_size']:,.0f}", (time_s, tokens_per_s), xytext=(-2, 4),
+                textcoords="offset points", fontsize=7, color=theme.ink, ha="right", zorder=4,
+            )  # fmt: skip
+        if limit_s:
+            axes.axvline(limit_s, color=theme.orange, lw=1.4, ls=(0, (4, 2)))
+            axes.annotate(
+                f"≤ {units.seconds(limit_s)}", (limit_s, y.high * 0.02), xytext=(-3, 0),
+                textcoords="offset points", fontsize=7, color=theme.orange, ha="right",
+            )  # fmt: skip
+
+    limit = f"limit {units.seconds(limit_s)}" if limit_s else "no limit asked for"
+    return Panel(title, limit, draw)

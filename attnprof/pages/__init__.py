@@ -1,0 +1,1 @@
+"""A run with its figures -> one page of HTML that needs nothing else."""

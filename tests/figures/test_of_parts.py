@@ -1,0 +1,97 @@
+"""Roofline, caches and parts of real runs: every workload is there, and where theory puts it."""
+
+from pathlib import Path
+
+import pytest
+
+from attnprof.figures.base import LIGHT
+from attnprof.figures.caches import kv_figure, kv_growth_figure
+from attnprof.figures.drawing import svg_text
+from attnprof.figures.of_run import run_figures
+from attnprof.figures.parts import parts_figure
+from attnprof.figures.rooflines import roofline_figure
+from attnprof.series import is_ok
+from tests.figures.run import ROOT, drawn, points_of, run_of
+
+pytest.importorskip("matplotlib")
+
+KEPT = sorted(path.parent for path in (ROOT / "reports").glob("*/run.json"))
+
+
+@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
+def test_every_kept_run_has_figures_for_wide_and_narrow(folder: Path) -> None:
+    figures = run_figures(*run_of(folder))
+    assert figures
+    for figure in figures:
+        svg_text(figure)
+        svg_text(figure, narrow=True)
+
+
+def test_every_workload_with_a_time_is_under_its_roof_in_the_roofline() -> None:
+    header, records, _ = run_of(ROOT / "reports" / "quick")
+    figure = roofline_figure(header, records)
+    assert figure is not None
+    shown = [
+        point
+        for number in range(len(figure.panels))
+        for colour, marker in ((LIGHT.blue, "o"), (LIGHT.orange, "s"), (LIGHT.green, "^"))
+        for point in points_of(drawn(figure, number), colour, marker)
+    ]
+    expected = [
+        (record["flops"] / record["bytes_moved"], record["achieved_flops_per_s"])
+        for record in records
+        if is_ok(record) and record["bytes_moved"] and record["achieved_flops_per_s"]
+    ]
+    assert sorted(shown) == sorted(expected)
+
+
+def test_without_measured_roofs_there_is_no_roofline() -> None:
+    header, records, _ = run_of(ROOT / "reports" / "quick")
+    bare = {**header, "conditions": {**header["conditions"], "ceilings": {}}}
+    assert roofline_figure(bare, records) is None
+
+
+def test_measured_bytes_lie_on_the_line_of_theory() -> None:
+    header, records, _ = run_of(ROOT / "reports" / "quick")
+    figure = kv_figure(header, records)
+    assert figure is not None
+    axes = drawn(figure)
+    (theory,) = [line for line in axes.lines if line.get_color() == LIGHT.orange]
+    on_line = set(zip(theory.get_xdata(), theory.get_ydata(), strict=True))
+    points = points_of(axes, LIGHT.blue)
+    assert points
+    assert set(points) <= on_line
+
+
+def test_of_a_cache_that_holds_more_than_theory_the_alt_text_says_by_how_much() -> None:
+    header, records, _ = run_of(ROOT / "reports" / "quick")
+    wrong = [
+        {**record, "kv_bytes": 4 * record["kv_bytes"]} if record["kv_bytes"] else record
+        for record in records
+    ]
+    figure = kv_figure(header, wrong)
+    assert figure is not None
+    assert "in use within 300 % of theory" in figure.alt
+
+
+def test_a_growing_cache_shows_what_is_allocated_beyond_its_tokens() -> None:
+    header, records, _ = run_of(ROOT / "reports" / "caches")
+    figure = kv_growth_figure(header, records)
+    assert figure is not None
+    number = next(i for i, panel in enumerate(figure.panels) if "blocks of 64" in panel.title)
+    (allocated,) = [line for line in drawn(figure, number).lines if line.get_color() == LIGHT.green]
+    steps = sorted(set(allocated.get_ydata()))
+    assert len(steps) > 3
+    assert "4.81 % unused" in figure.panels[number].note
+
+
+def test_shares_of_a_call_fill_it_and_attention_grows_from_the_axis() -> None:
+    header, records, _ = run_of(ROOT / "reports" / "models")
+    figure = parts_figure(header, records)
+    assert figure is not None
+    bands = drawn(figure).collections
+    outlines = [[y for _, y in band.get_paths()[0].vertices] for band in bands]
+    heights = [(min(outline), max(outline)) for outline in outlines]
+    assert heights[0][0] == 0
+    assert heights[-1][1] == pytest.approx(1)
+    assert "23.3 % at 2k" in figure.panels[0].note
