@@ -1,7 +1,7 @@
 """Measures attention on the hardware in front of it and plans LLM serving on hardware to come.
 
 From Python it is a few functions, each of which is loaded when it is first asked for:
-:func:`sweep`, :func:`read_run`, :func:`fit` and :func:`estimate`.
+:func:`sweep`, :func:`read_run`, :func:`compare`, :func:`fit` and :func:`estimate`.
 """
 
 import sys
@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnprof.api import estimate, fit, read_run, sweep
+    from attnprof.api_compare import compare
 else:
 
     def __getattr__(name: str) -> Any:
         if name not in _FUNCTIONS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from attnprof import api
+        from attnprof import api, api_compare
 
-        return getattr(api, name)
+        return getattr(api_compare if name == "compare" else api, name)
 
 
-__all__ = ["__version__", "estimate", "fit", "read_run", "sweep"]
+__all__ = ["__version__", "compare", "estimate", "fit", "read_run", "sweep"]
 
 __version__ = "0.1.0"
 

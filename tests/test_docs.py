@@ -104,7 +104,7 @@ def test_a_command_within_a_sentence_can_be_typed(page: Path) -> None:
 
 
 def test_every_persona_has_a_page() -> None:
-    for name in ("will-it-fit", "how-many-users", "long-context", "retrieve"):
+    for name in ("will-it-fit", "how-many-users", "slower", "long-context", "retrieve"):
         text = (DOCS / "questions" / f"{name}.md").read_text(encoding="utf-8")
         assert "```console\n$ attnprof " in text
 

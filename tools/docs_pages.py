@@ -15,7 +15,7 @@ from typing import Any
 import typer.main
 
 import attnprof
-from attnprof import api
+from attnprof import api, api_compare
 from attnprof.axes import AXES
 from attnprof.cli.app import app
 from attnprof.cli.examples import EXAMPLES
@@ -24,7 +24,9 @@ from attnprof.render import markdown_escaped, markdown_text
 from attnprof.result_keys import RESULT_KEYS
 from attnprof.shelf import KINDS, shelf_tables
 
-RESULTS: tuple[type, ...] = (api.EstimateResult, api.SweepResult, api.FitResult)
+RESULTS: tuple[type, ...] = (
+    api.EstimateResult, api.SweepResult, api_compare.ComparisonResult, api.FitResult,
+)  # fmt: skip
 """What the functions of the package give."""
 
 MEANINGS = {

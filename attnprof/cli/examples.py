@@ -80,6 +80,33 @@ EXAMPLES: dict[str, Examples] = {
             "attnprof estimate qwen3-8b --gpu h100-sxm,l40s --figure users.svg",
         ),
     ),
+    "compare": (
+        ("What got slower or bigger, really?", "attnprof compare runs/before runs/after"),
+        (
+            "Against an accepted baseline, as JUnit for CI",
+            "attnprof compare --baseline main runs/new --junit report.xml",
+        ),
+    ),
+    "gate": (
+        (
+            "A checkout against the branch that it left, measured in turns",
+            "attnprof gate --base ../main --new .",
+        ),
+    ),
+    "history": (("Levels, changes and creeps over many runs", "attnprof history runs/*"),),
+    "bisect": (
+        (
+            "The first commit from which on a workload is worse",
+            "attnprof bisect v1.0 HEAD --workload prefill-causal-flash-float32-b1-s4096",
+        ),
+    ),
+    "baseline accept": (
+        (
+            "Keep a run as the one that others are held against",
+            "attnprof baseline accept runs/new --reason 'new allocator, 3 % slower'",
+        ),
+    ),
+    "baseline show": (("All baselines", "attnprof baseline show"),),
     "audit": (
         ("Hold a log against the estimate", "attnprof audit vllm-startup.log"),
         (
