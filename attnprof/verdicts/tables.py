@@ -6,7 +6,6 @@ from typing import Any
 from attnprof import units
 from attnprof.render import Column, Table
 from attnprof.series import label, varying_keys
-from attnprof.units import counted
 from attnprof.verdicts.comparison import (
     VERDICTS,
     Comparison,
@@ -89,16 +88,16 @@ def verdicts_table(comparison: Comparison, *, everything: bool = True) -> Table:
         columns=(
             Column("workload", "Workload"),
             Column("metric", "Metric", lambda name: _NAMES.get(name, name), priority=8),
-            Column("base", "Base", _amount, "right", 3),
-            Column("new", "New", _amount, "right", 3),
+            Column("base", "Base", _amount, "right", 1),
+            Column("new", "New", _amount, "right", 1),
             Column("ratio", "Ratio", _times, "right"),
             Column("ratio_low", "low", _times, "right"),
             Column("ratio_high", "high", _times, "right"),
             Column("verdict", "Verdict"),
             Column("smallest_seen", "Sees", seen_in_percent, "right"),
             Column("threshold", "Counts from", _threshold, "right", 5),
-            Column("launches", "Launches", priority=2),
-            Column("clock", "Clock", priority=1),
+            Column("launches", "Launches", priority=3),
+            Column("clock", "Clock", priority=2),
             Column("p_value", "p", _p, "right", 6),
             Column("reason", "Why", priority=4, wraps=True),
             Column("workload_id", "Id", priority=7),
@@ -188,7 +187,8 @@ def _failing_words(comparison: Comparison) -> list[str]:
     failing = comparison.failing
     words = [f"{one.workload_id}: {workload_sentence(one)}" for one in failing[:MOST_NAMED]]
     more = len(failing) - MOST_NAMED
-    return [*words, *([f"and {counted(more, 'workload')} more that fail"] if more > 0 else [])]
+    rest = f"and {more} more that fail{'s' if more == 1 else ''}"
+    return [*words, *([rest] if more > 0 else [])]
 
 
 def _left_out_words(count: int) -> list[str]:
