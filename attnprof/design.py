@@ -23,9 +23,9 @@ from attnprof.theory.summary import call_bytes, call_flops, theory_weight_bytes
 from attnprof.workload import Workload
 
 FIRST_POINTS = 16  # of each law: twelve pin it down, four more show what it misses
-FIRST_STEPS = 24  # of a law of layers and models, which has eleven coefficients
+FIRST_STEPS = 14  # of layers, and of models, which share a law of twelve coefficients
 FEWEST_POINTS = 10  # of each law, whatever they take
-FEWEST_STEPS = 16
+FEWEST_STEPS = 12
 ADDED_POINTS = 4  # of each law at a time, then it is fitted again
 MOST_POINTS = 64  # of each law: beyond, its form misses more than its coefficients
 BUDGET_S = 420.0  # of a sweep for fit, where none is given
@@ -44,7 +44,7 @@ LAYOUTS = {
 }
 # Heads, KV heads, head width and count of layers, whose weights lie on both sides of a last cache;
 # and models small enough that theirs are soon made.
-STEP_LAYERS = ((8, 2, 64, 1), (8, 2, 64, 4), (16, 16, 64, 1), (16, 4, 128, 1))
+STEP_LAYERS = ((8, 2, 64, 1), (8, 2, 64, 4), (16, 16, 64, 4), (16, 4, 128, 1))
 STEP_MODELS = (("smollm2-135m", 4), ("gpt2", 2))
 LONGEST_STEP = {"prefill": 1024, "decode": 1024}  # tokens: gpt2 has positions for no more
 STEP_BATCHES = (1, 2, 3, 4, 8, 16)  # rows of a decode: one by one, and packed
@@ -192,7 +192,9 @@ def first_points(
         cost_s: What measuring a workload takes.
         total_s: Of all together, beyond :data:`FEWEST_POINTS` of each law.
     """
-    laws = _by_law(options)
+    laws: dict[Any, list[Workload]] = {}
+    for one in options:  # layers cost little, and would leave no room for models
+        laws.setdefault((identity_of(vars(one)), one.scope), []).append(one)
     chosen: list[Workload] = []
     for alike in laws.values():
         points = regimes(alike, limits)

@@ -48,6 +48,7 @@ PLAUSIBLE = 6.0  # more of minus twice the log likelihood than the best: 1 in 20
 CACHE_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125)  # of the last cache, that calls may find
 SHORTEST_S = 1e-9  # a clock cycle or two
 SIZES = ("batch_size", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim")
+CPU_DRIFT_SD = 0.06  # of a log latency, from a run to a later one: its memory is others' too
 CONTENDED = "contended"
 LEAST_CLEAN = 3  # samples of a record that hardly waited, for which the others are left out
 _LENGTHS = {"prefill": "q_len", "decode": "kv_len", STEP: "num_tokens"}
@@ -129,6 +130,8 @@ def fit_runs(paths: Sequence[Path], name: str | None = None) -> RunFit:
             "sweep them: attnprof sweep --axis phase=prefill,decode",
         )
     unsteady_sd = _unsteadiness(runs)
+    if kind_of(runs[0].header) == "cpu":
+        unsteady_sd = max(unsteady_sd, CPU_DRIFT_SD)
     found: list[FittedGroup] = []
     notes: list[str] = []
     kernels = {identity: alike for identity, alike in records.items() if not is_step(alike[0])}

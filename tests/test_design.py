@@ -200,8 +200,8 @@ def test_of_a_cpu_layers_and_models_are_designed_too() -> None:
     points = design.first_points(options, CPU_LIMITS, lambda one: 1.0, 1e6)
     steps = [one for one in points if one.scope != "op"]
     plain = [one for one in steps if one.implementation == "plain"]
-    assert len(plain) == design.FIRST_STEPS
-    assert {one.scope for one in plain} == {"layer", "model"}
+    for scope in ("layer", "model"):
+        assert sum(one.scope == scope for one in plain) == design.FIRST_STEPS
     assert {one.phase for one in plain} == {"prefill", "decode"}
     rows = {one.batch_size for one in plain if one.phase == "decode"}
     assert min(rows) < PACKED_FROM <= max(rows)
