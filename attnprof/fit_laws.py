@@ -76,9 +76,9 @@ _BINDS = {
     "sequence": "work for each sequence", "dram": "bandwidth", "cache": "bandwidth",
     "stream": "bandwidth", "score": "arithmetic",
     "task": "work for each task", "wake": "launch", "kernel": "launch", "few": "weights",
-    "few_cache": "weights", "many": "weights", "many_cache": "weights", "rows": "activations",
-    "rows_cache": "activations", "attention": "attention", "kv": "keys and values",
-    "ragged": "arithmetic",
+    "few_cache": "weights", "many": "weights", "many_cache": "weights", "large": "weights",
+    "rows": "activations", "rows_cache": "activations", "attention": "attention",
+    "kv": "keys and values", "ragged": "arithmetic",
 }  # fmt: skip
 
 

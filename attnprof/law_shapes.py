@@ -177,6 +177,7 @@ def _step_row(
         "few_rows_reads_bytes": _bytes(few, each_row=True),
         "row_products_bytes": _bytes(by_row, each_row=True),
         "many_rows_bytes": _bytes(many),
+        "largest_bytes": float(max((one.weight_bytes for one in many), default=0.0)),
         "rows_bytes": work.rows_bytes,
         "kv_bytes": float(kv_bytes),
         "copied_bytes": 2.0 * kv_bytes if grows else 0.0,

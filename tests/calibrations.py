@@ -22,7 +22,7 @@ LIBRARY = Workload(backend="flash", scope="model", model="gpt2", q_len=512, kv_l
 _COLUMNS = (
     "flops", "bytes", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "window",
     "num_tokens", "num_layers", "num_kernels", "num_shared", "weight_bytes", "few_rows_bytes",
-    "few_rows_reads_bytes", "row_products_bytes", "many_rows_bytes", "rows_bytes",
+    "few_rows_reads_bytes", "row_products_bytes", "many_rows_bytes", "largest_bytes", "rows_bytes",
     "kv_bytes", "copied_bytes",
     "attention_s",
 )  # fmt: skip

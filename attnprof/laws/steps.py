@@ -14,8 +14,8 @@ each row (MKL, seen on products of 1 to 512 rows)."""
 
 def _terms(shapes: Columns, hardware: Hardware, *, row_by_row: bool) -> Floats:
     """Call, kernels, units woken, arithmetic, weights for few rows and for many, each from memory
-    and from the cache, rows in and out likewise, attention, and keys and values copied or lost to
-    the weights.
+    and from the cache, more for the largest matrix (a head's), rows in and out from either,
+    attention, and keys and values copied or lost to the weights.
 
     What a call reads again is in the cache when all that it reads fits there. A product of one row
     is one unit's work.
@@ -34,6 +34,7 @@ def _terms(shapes: Columns, hardware: Hardware, *, row_by_row: bool) -> Floats:
     )
     layers = np.maximum(shapes["num_layers"], 1.0)
     rows_cold_s, rows_hot_s = cold_and_hot_s(shapes["rows_bytes"] / layers, hardware)
+    large_s, _ = cold_and_hot_s(shapes["largest_bytes"], hardware)
     kv_bytes = shapes["copied_bytes"] + from_dram * shapes["kv_bytes"]
     return np.stack(
         [
@@ -45,6 +46,7 @@ def _terms(shapes: Columns, hardware: Hardware, *, row_by_row: bool) -> Floats:
             (1.0 - from_dram) * few_s,
             from_dram * many_s,
             (1.0 - from_dram) * many_s,
+            large_s,
             rows_cold_s * layers,
             rows_hot_s * layers,
             shapes["attention_s"],
@@ -65,6 +67,7 @@ CPU_STEP = Law(
         Coefficient("few_cache", "the same from the cache", False, 0.7, 0.8),
         Coefficient("many", "weights from memory for many rows, over DRAM's peak", False, 3.0, 0.6),
         Coefficient("many_cache", "the same from the cache", False, 0.7, 0.8),
+        Coefficient("large", "more for one matrix that no cache holds", False, 1.0, 0.8),
         Coefficient("rows", "rows in and out of products, from memory", False, 3.0, 0.8),
         Coefficient("rows_cache", "the same from the cache", False, 1.5, 0.8),
         Coefficient("attention", "attention, over its own law", False, 1.0, 0.15),

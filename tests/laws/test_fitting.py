@@ -57,6 +57,7 @@ def step_shapes(powers: Callable[[int, int], Floats]) -> dict[str, Floats]:
         "few_rows_reads_bytes": np.where(has_few, weights * layers * tokens, 0.0),
         "many_rows_bytes": np.where(has_few, 0.0, weights * layers),
         "row_products_bytes": np.zeros_like(tokens),
+        "largest_bytes": np.where(has_few, 0.0, weights),
         "rows_bytes": tokens * powers(10, 14) * layers, "kv_bytes": kv_bytes,
         "copied_bytes": np.where(powers(0, 1) > 1, 2 * kv_bytes, 0.0),
         "attention_s": 2.0 ** -powers(2, 4) * layers, "bytes": weights * layers,
