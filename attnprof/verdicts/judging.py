@@ -365,7 +365,7 @@ def _value(metric: str, new: SideRun, other: Observed) -> float | None:
             _, logs = new.latency(other)
             return math.exp(statistics.fmean(logs)) if logs else None
         case "ttft":
-            return other.record.get("ttft_s")
+            return new.ttft_s(other)
         case _:
             return other.size(metric)
 

@@ -1,6 +1,7 @@
 """A run directory -> one side of a comparison: what each workload's launches took and held."""
 
 import math
+import reprlib
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Required, TypedDict
 
 from attnprof.errors import UsageError
 from attnprof.kinds import LARGEST, misfit
-from attnprof.record_values import FORMAT, STATUSES
+from attnprof.record_values import FORMAT, LARGEST_SIZE, STATUSES
 from attnprof.records import (
     RECORDS_FILE,
     RULERS_FILE,
@@ -24,9 +25,18 @@ from attnprof.verdicts.comparison import Side
 from attnprof.verdicts.fingerprint import flat
 
 AXES = (*IDENTITY, *LENGTHS)
+_LENGTH_AXES = tuple(key for key in AXES if key.endswith("_len"))
 _NUMBERS = ("kv_bytes", "weight_bytes", "peak_activation_bytes")
 _TEXTS = ("reason", "memory_meter", "model_digest")
 _SAMPLES = ("samples_s", "samples_cpu_s")
+
+
+class _KeptPoint(TypedDict, total=False):
+    """A token of one that grows, as far as a comparison looks at it."""
+
+    kv_len: Required[int]
+    wall_s: Required[float]
+    cpu_s: float | None
 
 
 class _Kept(TypedDict, total=False):
@@ -43,7 +53,7 @@ class _Kept(TypedDict, total=False):
     weight_bytes: int | None
     kv_bytes: int | None
     peak_activation_bytes: int | None
-    ttft_s: float | None
+    growth: tuple[_KeptPoint, ...] | None
     provenance: str
 
 
@@ -130,6 +140,14 @@ class SideRun:
         if self.trusts_cpu_time and (logs := observed.logs("cpu")):
             return "cpu", logs
         return "wall", observed.logs("wall")
+
+    def ttft_s(self, observed: Observed) -> float | None:
+        """The time of a prompt's first token, of what has one: its prefill, on that clock."""
+        prompt_len = observed.record.get("start_len")
+        key = "cpu_s" if self.trusts_cpu_time else "wall_s"
+        points = observed.record.get("growth") or ()
+        first = (point.get(key) for point in points if point["kv_len"] == prompt_len)
+        return next(first, None)
 
 
 def read_side(path: Path, name: str | None = None) -> SideRun:
@@ -219,6 +237,10 @@ def _misfit(record: dict[str, Any]) -> str | None:
         return f"there is no status {record['status']!r}"
     if record.get("provenance", "measured") != "measured":
         return f"it is {record['provenance']}: without launches of its own nothing can be tested"
+    for key in _LENGTH_AXES:
+        length = record.get(key)
+        if length is not None and not (type(length) is int and 0 <= length <= LARGEST_SIZE):
+            return f"{key} is {reprlib.repr(length)}, not a number of tokens"
     launches = record.get("sample_launch") or []
     if not isinstance(launches, list) or not all(type(launch) is int for launch in launches):
         return "sample_launch is no list of whole numbers"
@@ -240,7 +262,7 @@ def _is_plain(record: Mapping[str, Any]) -> bool:
         and all(type(record.get(key)) is int and 0 <= record[key] <= LARGEST for key in _NUMBERS)
         and all(record.get(key) is None or type(record[key]) is str for key in _TEXTS)
         and record.get("flags") == []
-        and "ttft_s" not in record
+        and not record.get("growth")
         and "provenance" not in record
     )
 

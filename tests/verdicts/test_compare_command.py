@@ -189,6 +189,10 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "a status is none that there is": (
         lambda p: _line(p, lambda one: one.update(status="fine")), "no status 'fine'",
     ),
+    "a length is text": (lambda p: _line(p, lambda one: one.update(kv_len="")), "kv_len is ''"),
+    "a token that was generated has no time": (
+        lambda p: _line(p, lambda one: one.update(growth=[{"kv_len": 1}])), "wall_s is missing",
+    ),
     "a record was imported": (
         lambda p: _line(p, lambda one: one.update(provenance="imported")), "it is imported",
     ),

@@ -211,6 +211,19 @@ def test_a_limit_is_held_against_the_figure_that_is_shown(tmp_path: Path) -> Non
     assert limit.metrics[0].new == pytest.approx(the(found, 0).new)
 
 
+@pytest.mark.parametrize(("most_s", "verdict"), [(0.1, "regressed"), (0.3, "same")])
+def test_a_limit_of_the_first_token_is_held_against_the_time_of_the_prompt(
+    tmp_path: Path, most_s: float, verdict: str
+) -> None:
+    growth = [
+        {"kv_len": 256, "wall_s": 0.9, "cpu_s": 0.2}, {"kv_len": 257, "wall_s": 0.01, "cpu_s": 0.01}
+    ]  # fmt: skip
+    new = whole(lambda _: {"phase": "generate", "start_len": 256, "growth": growth}, seed=1)
+    limited = Thresholds(limits=(Limit(Selector(IDS[0]), {"ttft": most_s}, None),))
+    found = compared(tmp_path, new, asked=Asked(thresholds=limited))
+    assert (the(found, 0, "ttft").verdict, the(found, 0, "ttft").new) == (verdict, 0.2)
+
+
 def test_a_limit_holds_of_a_new_workload_too(tmp_path: Path) -> None:
     limited = Thresholds(limits=(Limit(Selector(IDS[-1]), {"peak_memory": 1.0}, None),))
     found = compared(tmp_path, whole(seed=1), whole()[:-1], asked=Asked(thresholds=limited))
