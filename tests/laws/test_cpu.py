@@ -16,6 +16,7 @@ from attnprof.laws.fitting import fit, with_intervals
 TWO_CORES = Hardware(2e11, 5.5e10, 12e6, 2.0)
 PLANTED = {
     "launch": 9e-6, "wake": 8e-6, "compute": 1.3, "score": 3e-10, "task": 2e-6, "dram": 1.5,
+    "ragged": 0.25,
     "cache": 0.4,
 }  # fmt: skip
 
