@@ -151,7 +151,7 @@ def test_a_law_that_cannot_be_read_says_what_is_wrong(spec: str, said: str) -> N
     ],
 )  # fmt: skip
 def test_a_law_under_which_no_time_passes_or_none_ends_is_refused(setting: str) -> None:
-    with pytest.raises(UsageError, match="out of bounds|is not a size"):
+    with pytest.raises(UsageError, match=r"out of bounds|is not a size"):
         parse_law(f"synthetic?{setting}")
 
 
