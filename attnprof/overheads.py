@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.errors import UsageError
+from attnprof.files import write_whole
 from attnprof.laws.calibration import LONGEST_OVERHEAD_S, OVERHEADS
 
 FILE = "overheads.json"
@@ -16,10 +17,7 @@ _MAX_BYTES = 2**20
 
 def write_overheads(run_dir: Path, readings: Sequence[Mapping[str, float]]) -> None:
     """Keep the readings whole: a run that is stopped here has none."""
-    path = run_dir / FILE
-    temporary = path.with_name(f".{FILE}.tmp")
-    temporary.write_text(json.dumps(list(readings)) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_whole(run_dir / FILE, json.dumps(list(readings)) + "\n")
 
 
 def read_overheads(run_dirs: Iterable[Path]) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """A run directory -> what its tables, ``results.csv``, ``fit.json`` and ``report.md`` hold."""
 
-import contextlib
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from attnprof.comparison_tables import (
     position_words,
     replaced_words,
 )
-from attnprof.errors import UsageError
+from attnprof.files import write_whole
 from attnprof.findings import (
     doubts,
     fastest_words,
@@ -154,24 +153,6 @@ def read_in_grid_order(run_dir: Path) -> Run:
         return run
     found = (*run.records, *unfinished_records(run))
     return replace(run, records=tuple(in_grid_order(run.header, found)))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file as a whole, or not at all.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise UsageError(
-            f"cannot write {path}: {error.strerror}", "make room, or copy the run to your folder"
-        ) from None
 
 
 def results_csv(records: Sequence[Record]) -> str:

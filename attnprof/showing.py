@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from attnprof.errors import UsageError
+from attnprof.files import write_whole
 from attnprof.fit import fit_run
 from attnprof.imports.summary import is_foreign_run
 from attnprof.records import Run
@@ -17,7 +18,6 @@ from attnprof.report import (
     results_table,
     tables,
     write_all,
-    write_whole,
 )
 
 PAGE_FILE = "report.html"

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attnprof import units
 from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.fit_laws import latencies_of
 from attnprof.law_shapes import workload_of
 from attnprof.laws.calibration import KIND, Calibration, calibration_named
+from attnprof.laws.holdouts import errors_of
 from attnprof.predicted import Predicted, predict_workloads
 from attnprof.profiles import find_profile
 from attnprof.records import Run
@@ -130,18 +133,20 @@ def _row(one: Judged) -> dict[str, Any]:
 
 
 def _errors(name: str, judged: Sequence[Judged]) -> dict[str, Any]:
-    sizes = sorted(abs(one.error) for one in judged)
+    foretold_s, measured_s = (
+        np.array(times, dtype=float)
+        for times in zip(*((one.predicted.mid_s, one.measured_s) for one in judged), strict=True)
+    )
+    median, p90 = errors_of(foretold_s, measured_s)
     return {
         "stratum": name,
         "num": len(judged),
-        "median": statistics.median(sizes),
-        "p90": sizes[0] if len(sizes) == 1 else statistics.quantiles(
-            sizes, n=10, method="inclusive"
-        )[-1],
+        "median": median,
+        "p90": p90,
         "inside": sum(one.is_inside for one in judged) / len(judged),
         "bias": statistics.median(one.error for one in judged),
         "beyond": sum(one.predicted.beyond_domain for one in judged),
-    }  # fmt: skip
+    }
 
 
 def validate_calibration(

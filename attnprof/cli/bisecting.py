@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from attnprof.cli.app import EXIT_CANNOT, Format, app, say
+from attnprof.cli.options import AllowShared, Axis, Device, Quiet, Seed, Timeout, some_time
 from attnprof.render import OutputFormat
 
 
@@ -24,12 +25,7 @@ def bisect(
             "--spec", help="The sweep that has it, by name or as a YAML file; quick, or the axes."
         ),
     ] = None,
-    axis: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--axis", metavar="NAME=VALUES", help="An axis, as for sweep. May be repeated."
-        ),
-    ] = None,
+    axis: Axis = None,
     metric: Annotated[
         str, typer.Option("--metric", help="latency, peak_memory or kv_bytes.")
     ] = "latency",
@@ -50,24 +46,18 @@ def bisect(
             metavar="COMMAND", help="Makes a checkout ready, run by the shell in it; fails: skip."
         ),
     ] = None,
-    device: Annotated[
-        str, typer.Option(help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.")
-    ] = "auto",
+    device: Device = "auto",
     threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads.")] = 1,
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="Of each step: begin nothing more after this long.")
     ] = "4m",
-    timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="Give a phase of a workload up after this long.")
-    ] = "60s",
+    timeout: Timeout = "60s",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The folder that gets what is measured.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the inputs and of the order.")] = 0,
-    allow_shared: Annotated[
-        bool, typer.Option("--allow-shared", help="Measure on a GPU that others hold too.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    seed: Seed = 0,
+    allow_shared: AllowShared = False,
+    quiet: Quiet = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
     """Find the commit from which on a workload is worse, by git bisect run.
@@ -79,7 +69,6 @@ def bisect(
     from attnprof.bisecting import bisection
     from attnprof.bisecting.asking import request_of
     from attnprof.bisecting.tables import bisection_tables, whole_words
-    from attnprof.cli.measuring import some_time
     from attnprof.render import document_text, show
 
     asked = session.Asked(

@@ -18,6 +18,16 @@ from attnprof.cli.comparing import (
     Thresholds,
     give_comparison,
 )
+from attnprof.cli.options import (
+    Allocator,
+    AllowShared,
+    Axis,
+    Device,
+    Quiet,
+    Seed,
+    Timeout,
+    some_time,
+)
 from attnprof.errors import UsageError
 from attnprof.render import OutputFormat
 
@@ -43,36 +53,22 @@ def gate(
         str | None,
         typer.Option(metavar="PYTHON", help="What is under test; left out: this very Python."),
     ] = None,
-    axis: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--axis", metavar="NAME=VALUES", help="An axis, as for sweep. May be repeated."
-        ),
-    ] = None,
-    device: Annotated[
-        str, typer.Option(help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.")
-    ] = "auto",
+    axis: Axis = None,
+    device: Device = "auto",
     threads: Annotated[
         int, typer.Option(min=1, max=1024, help="CPU threads; of one, CPU time is all there is.")
     ] = 1,
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="Begin nothing more after this long: 90s, 7m.")
     ] = "7m",
-    timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="Give a phase of a workload up after this long.")
-    ] = "60s",
+    timeout: Timeout = "60s",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The folder that gets both runs and comparison.json."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the inputs and of the order.")] = 0,
-    allocator: Annotated[
-        str,
-        typer.Option(help="CPU: pinned keeps freed memory, default leaves it to the C library."),
-    ] = "pinned",
-    allow_shared: Annotated[
-        bool, typer.Option("--allow-shared", help="Measure on a GPU that others hold too.")
-    ] = False,
+    seed: Seed = 0,
+    allocator: Allocator = "pinned",
+    allow_shared: AllowShared = False,
     thresholds: Thresholds = None,
     allow_different: AllowDifferent = None,
     metric: Metrics = None,
@@ -80,7 +76,7 @@ def gate(
     junit: JUnit = None,
     markdown: Markdown = None,
     annotations: Annotations = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Quiet = False,
     show_all: ShowAll = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
@@ -90,7 +86,6 @@ def gate(
     test. Exit code 1 where something regressed, 3 where it cannot be decided.
     """
     from attnprof import session
-    from attnprof.cli.measuring import some_time
     from attnprof.gate import COMPARISON_FILE, GateRequest, measure_pair
     from attnprof.interpreters import find_interpreter
     from attnprof.pairs import Pace, PairRequest

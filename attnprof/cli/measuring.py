@@ -9,6 +9,7 @@ import typer
 
 from attnprof.cli import completion
 from attnprof.cli.app import EXIT_CANNOT, EXIT_INTERRUPTED, EXIT_NO, Command, Format, app, give, say
+from attnprof.cli.options import Allocator, AllowShared, Device, Quiet, Seed, Timeout, some_time
 from attnprof.errors import UsageError
 from attnprof.render import OutputFormat
 
@@ -113,13 +114,7 @@ def sweep(
             autocompletion=completion.some_of(completion.values_of("backend")),
         ),
     ] = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.",
-            autocompletion=completion.one_of(completion.devices),
-        ),
-    ] = "auto",
+    device: Device = "auto",
     threads: Annotated[
         int | None, typer.Option(min=1, max=1024, help="CPU threads; as many as can run at once.")
     ] = None,
@@ -135,7 +130,7 @@ def sweep(
         typer.Option(
             "--for-fit",
             help="Choose lengths and batches that pin a law down, then add those of which it is "
-            "least sure, until --budget (4m) or --interval (of its latencies, 0.05) is met.",
+            "least sure, until --budget (7m) or --interval (of its latencies, 0.05) is met.",
         ),
     ] = False,
     dry_run: Annotated[
@@ -144,23 +139,15 @@ def sweep(
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop after this long: 90s, 5m.")
     ] = None,
-    timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="Give a phase of a workload up after this long.")
-    ] = "60s",
+    timeout: Timeout = "60s",
     interval: Annotated[
         float | None,
         typer.Option(
             min=0.001, max=0.5, help="Half-width of the median's 95 % interval to reach: 0.02."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the inputs and of the order.")] = 0,
-    allocator: Annotated[
-        str,
-        typer.Option(
-            help="CPU: pinned keeps freed memory, default leaves it to the C library.",
-            autocompletion=completion.one_of(completion.allocators),
-        ),
-    ] = "pinned",
+    seed: Seed = 0,
+    allocator: Allocator = "pinned",
     prune: Annotated[
         bool, typer.Option(help="Skip what is larger than a workload that ran out of memory.")
     ] = True,
@@ -171,10 +158,8 @@ def sweep(
         bool,
         typer.Option("--energy", help="Joules of a call, where a meter exists: 2 s more each."),
     ] = False,
-    allow_shared: Annotated[
-        bool, typer.Option("--allow-shared", help="Measure on a GPU that others hold too.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    allow_shared: AllowShared = False,
+    quiet: Quiet = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
     """Measure attention over a grid: latency, memory and KV cache, and how they grow.
@@ -237,15 +222,6 @@ def _measured(plan: "SweepPlan", watch: "Watcher") -> "Outcome":
     from attnprof import adaptive
 
     return adaptive.run(plan, watch)
-
-
-def some_time(name: str, text: str) -> float:
-    from attnprof.units import parse_seconds
-
-    time_s = parse_seconds(text)
-    if time_s <= 0:
-        raise UsageError(f"--{name} {text} is no time", "write 200ms, 90s or 5m")
-    return time_s
 
 
 @contextlib.contextmanager
@@ -362,15 +338,9 @@ def fit(
 
 @app.command()
 def calibrate(
-    device: Annotated[
-        str,
-        typer.Option(
-            help="auto, cpu, cuda, cuda:1, rocm, mps, xpu, or synthetic?noise=0.02.",
-            autocompletion=completion.one_of(completion.devices),
-        ),
-    ] = "auto",
+    device: Device = "auto",
     budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Measure for this long: 90s, 10m; 4m.")
+        str | None, typer.Option(metavar="TIME", help="Measure for this long: 90s, 10m; 7m.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
     axis: Annotated[
@@ -387,7 +357,7 @@ def calibrate(
         Path | None, typer.Option("--output", "-o", help="Directory of the run.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Quiet = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
     """Fit the laws of this device: a sweep for fit, then fit, kept under the device's name.

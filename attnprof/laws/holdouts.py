@@ -128,7 +128,7 @@ def _outcome(
         method,
         num,
         len(truth_s),
-        *_errors(predicted, truth_s),
+        *errors_of(predicted, truth_s),
         in_80=float((misses <= Z80 * band).mean()) if is_form else None,
         in_90=float((misses <= Z90 * band).mean()) if is_form else None,
     )
@@ -172,7 +172,7 @@ def _spread_fit(group: Group) -> Fitted:
 
 
 def _missed(group: Group, fitted: Fitted) -> tuple[float, float]:
-    return _errors(fitted.latency_s(group.shapes), group.latency_s)
+    return errors_of(fitted.latency_s(group.shapes), group.latency_s)
 
 
 def _family(group: Group) -> str:
@@ -259,6 +259,7 @@ def _rivals(
     }
 
 
-def _errors(predicted_s: Floats, truth_s: Floats) -> tuple[float, float]:
+def errors_of(predicted_s: Floats, truth_s: Floats) -> tuple[float, float]:
+    """Median and 90th percentile of how far predicted times are off, as shares of the truth."""
     errors = np.abs(predicted_s / truth_s - 1.0)
     return float(np.median(errors)), float(np.quantile(errors, 0.9))
