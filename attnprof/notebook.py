@@ -26,7 +26,7 @@ class Shown:
 
     def tables(self) -> list[Table]:
         """What the command line prints of it."""
-        raise NotImplementedError
+        raise NotImplementedError  # each result has its own
 
     def _repr_html_(self) -> str:
         return html_of(self.tables())

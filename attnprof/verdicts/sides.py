@@ -115,7 +115,10 @@ class Observed:
             case "peak_memory":
                 return peak
             case _:
-                return None if None in (peak, kv, weights) else peak + kv + weights  # type: ignore[operator]
+                if peak is None or kv is None or weights is None:
+                    return None
+                total: int = peak + kv + weights
+                return total
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def _generated(model: Any, prompt: torch.Tensor, clock: Callable[[], float]) -> 
 
     came: list[float] = []
 
-    class Ticks(BaseStreamer):  # type: ignore[misc]
+    class Ticks(BaseStreamer):  # type: ignore[misc]  # the library's classes are not typed
         def put(self, value: torch.Tensor) -> None:
             came.append(clock())
 
