@@ -4,7 +4,6 @@ deployment, users against context of several."""
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import CannotMeasureError, UsageError
@@ -18,21 +17,6 @@ if TYPE_CHECKING:
 MOST_ESTIMATES = 400
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 1024, 2**17  # the latter where a model does not say
 _LONGEST_ANSWER = 256  # of a context of users who ask for no other
-
-
-def write_estimate_figure(
-    flags: EstimateFlags, answer: Answer, path: Path, *, dark: bool = False
-) -> None:
-    """Draw what an estimate found, into an SVG or PNG.
-
-    Raises:
-        UsageError: A path of another suffix or that cannot be written, or too many deployments.
-        CannotMeasureError: There is nothing to draw, or matplotlib is not installed.
-    """
-    from attnprof.figures.base import DARK, LIGHT
-    from attnprof.figures.drawing import write_figure
-
-    write_figure(estimate_figure(flags, answer), path, DARK if dark else LIGHT)
 
 
 def estimate_figure(flags: EstimateFlags, answer: Answer) -> "Figure":

@@ -52,7 +52,7 @@ def fit_run(header: Header, records: Sequence[Record]) -> dict[str, Any]:
         "passes_device": [
             entry
             for series in all_series
-            if series.quantity == "peak_memory" and series.axis == "seq_len"
+            if series.quantity == "peak_memory" and series.axis in ("seq_len", "kv_len")
             if (entry := length_that_fills(series, device)) is not None
         ],
     }
@@ -346,11 +346,12 @@ def _why_no_extrapolation(series: Series, law: Law | None) -> str | None:
 
 
 def length_that_fills(series: Series, device: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The prefill length at which weights, Q, K, V, mask and the peak fill the device.
+    """The length at which weights, Q, K, V, mask and the peak fill the device.
 
     The root of ``a + b·n + c·n² = memory``: the law of the measured peak, and on top of it what is
-    held between calls, keys, values and queries by the token and a mask by the pair; of a layer in
-    attention's place tokens, its state and no mask. None where the device's memory is not known.
+    held between calls. Of a prefill keys, values and queries by the token and a mask by the pair;
+    of a layer in attention's place tokens, its state and no mask; of a decode the cache, by the
+    tokens that it held. None where the device's memory is not known.
     """
     memory_bytes = positive(device.get("memory_bytes"))
     if memory_bytes is None:
@@ -360,6 +361,7 @@ def length_that_fills(series: Series, device: Mapping[str, Any]) -> dict[str, An
     last = series.records[-1]
     entry = {
         "name": series.name,
+        "axis": series.axis,
         "where": series.where,
         "device_bytes": memory_bytes,
         "longest_measured": series.n[-1],
@@ -369,13 +371,17 @@ def length_that_fills(series: Series, device: Mapping[str, Any]) -> dict[str, An
     }
     if law is None or entry["why_not"] is not None:
         return entry
-    kv_bytes = last.get("kv_bytes")
+    kv_bytes = 0.0 if last.get("kv_bytes") == 0 else positive(last.get("kv_bytes"))
     if kv_bytes is None:
         return entry | {"why_not": "the bytes of keys and values were not measured"}
     workload = _workload(last)
     constant, linear, quadratic = (*law.coefficients(), 0.0)[:3]
     constant += last.get("weight_bytes") or 0
-    if is_attention(last):
+    if series.axis == "kv_len":
+        a_token = _cache_growth(series)
+        linear += a_token
+        constant += kv_bytes - a_token * series.n[-1] + query_bytes(workload)
+    elif is_attention(last):
         linear += (kv_bytes + query_bytes(workload)) / series.n[-1]
         quadratic += mask_bytes(workload) / series.n[-1] ** 2
     else:
@@ -383,6 +389,10 @@ def length_that_fills(series: Series, device: Mapping[str, Any]) -> dict[str, An
         constant += kv_bytes
     entry |= {"total_bytes": [constant, linear, quadratic]}  # by powers of n
     beyond = constant - memory_bytes
+    if beyond >= 0:
+        return entry | {"why_not": "what does not grow with the length fills it already"}
+    if linear <= 0 and quadratic <= 0:
+        return entry | {"why_not": "it does not grow with the length"}
     root = math.sqrt(linear**2 - 4 * quadratic * beyond)
     n = -2 * beyond / (linear + root)
     if (unseen := _unseen_ruler(law.coefficients(), series.n[-1], n)) is not None:
@@ -391,6 +401,12 @@ def length_that_fills(series: Series, device: Mapping[str, Any]) -> dict[str, An
             f"there at {tokens(series.n[-1])}"
         }
     return entry | {"seq_len": math.floor(n)}
+
+
+def _cache_growth(series: Series) -> float:
+    """By how much the cache of a decode grows with each token that it held. [bytes]"""
+    first, last = (positive(series.records[place].get("kv_bytes")) or 0.0 for place in (0, -1))
+    return max(0.0, (last - first) / (series.n[-1] - series.n[0]))
 
 
 def _workload(record: Record) -> Workload:

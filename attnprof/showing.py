@@ -21,6 +21,7 @@ from attnprof.report import (
 )
 
 PAGE_FILE = "report.html"
+FIGURES_FOLDER = "figures"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Wanted:
     png: bool = False
     page: bool = False
     charts: bool = False
+
+    @property
+    def draws(self) -> bool:
+        """Whether figures have to be made."""
+        return self.figures or self.page
 
 
 @dataclass(frozen=True)
@@ -62,16 +68,19 @@ def show_run(run_dir: Path, wanted: Wanted, *, tidy: bool = False) -> Shown:
             of which there are no figures.
         CannotMeasureError: Figures are wanted, and matplotlib is not installed.
     """
-    if wanted == Wanted():
+    has_figures = (run_dir / FIGURES_FOLDER).is_dir()
+    if wanted == Wanted() and not has_figures:
         return Shown(report_run(run_dir, tidy=tidy))
     run = read_in_grid_order(run_dir)
     if is_foreign_run(run.records):
+        if wanted == Wanted():
+            return Shown(report_run(run_dir, tidy=tidy))
         raise UsageError(
             f"{run_dir} holds times that others measured, of which there are no figures",
             "leave --figures, --html and --plot out",
         )
     fits = fit_run(run.header, run.records)
-    pictures, written = _drawn(run, fits, wanted)
+    pictures, written = _drawn(run, fits, wanted) if has_figures or wanted.draws else ("", [])
     write_all(run, fits, pictures)
     return Shown(
         tables=[results_table(run.records)] if tidy else tables(run.header, run.records, fits),
@@ -89,18 +98,16 @@ def _charts(run: Run, fits: Mapping[str, Any], stream: TextIO) -> str:
 
 
 def _drawn(run: Run, fits: Mapping[str, Any], wanted: Wanted) -> tuple[str, list[Path]]:
-    """Markdown that shows the figures, and what was written."""
-    if not (wanted.figures or wanted.page):
-        return "", []
-    from attnprof.figures.files import FOLDER, pictures_markdown, write_figures
+    """Markdown that shows the figures, those that were drawn before too, and what was written."""
+    from attnprof.figures.files import is_drawn, pictures_markdown, write_figures
     from attnprof.figures.of_run import run_figures
 
     figures = run_figures(run.header, run.records, fits)
-    pictures, written = "", []
+    folder, written = run.path / FIGURES_FOLDER, []
     if wanted.figures:
         suffixes = (".svg", ".png") if wanted.png else (".svg",)
-        written = write_figures(figures, run.path / FOLDER, suffixes)
-        pictures = pictures_markdown(figures)
+        written = write_figures(figures, folder, suffixes)
+    pictures = pictures_markdown([one for one in figures if is_drawn(one, folder)], FIGURES_FOLDER)
     if wanted.page:
         from attnprof.pages.page import report_page
 

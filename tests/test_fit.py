@@ -423,6 +423,35 @@ def test_score_memory_grows_quadratically_until_it_fills_the_device() -> None:
     assert held(n) <= 16 * 2**30 < held(n + 2)
 
 
+def decodes(peak: Callable[[int], int], kv_bytes: Callable[[int], int]) -> list[dict[str, Any]]:
+    """Decodes at four lengths, with a peak of a call and a cache that is held between calls."""
+    static = record(phase="decode", kv_cache="static", q_len=1)
+    return [
+        static | {"kv_len": n, "kv_bytes": kv_bytes(n), "peak_activation_bytes": peak(n)}
+        for n in (2048, 4096, 8192, 16384)
+    ]
+
+
+def test_a_cache_fills_the_device_at_the_length_that_its_tokens_and_the_peak_take() -> None:
+    (full,) = fit_run({"facts": DEVICE}, decodes(lambda n: 1024 * n, lambda n: 4096 * n))[
+        "passes_device"
+    ]
+    assert full["axis"] == "kv_len"
+    assert full["seq_len"] == pytest.approx(16 * 2**30 / (1024 + 4096), rel=1e-4)
+
+
+def test_a_cache_that_rolls_never_fills_the_device_and_the_fit_says_why() -> None:
+    (full,) = fit_run({"facts": DEVICE}, decodes(lambda n: 8192, lambda n: 2**20))["passes_device"]
+    assert full["seq_len"] is None
+    assert full["why_not"] == "it does not grow with the length"
+
+
+def test_what_fills_the_device_at_any_length_says_so() -> None:
+    (full,) = fit_run({"facts": DEVICE}, decodes(lambda n: 8192, lambda n: 2**40))["passes_device"]
+    assert full["seq_len"] is None
+    assert "fills it already" in full["why_not"]
+
+
 def test_a_length_that_fills_an_unknown_memory_is_not_given() -> None:
     assert fit_run({"facts": {}}, peaks(lambda n: 72 * n * n))["passes_device"] == []
 

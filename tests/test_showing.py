@@ -11,7 +11,7 @@ from attnprof.estimate_figures import MOST_ESTIMATES, documents_by_context
 from attnprof.planning import EstimateFlags
 from attnprof.showing import Wanted, show_run
 from tests.command import attnprof
-from tests.figures.run import GOLDEN
+from tests.figures.run import GOLDEN, REPORTS
 
 pytest.importorskip("matplotlib")
 
@@ -43,13 +43,71 @@ def test_png_is_written_beside_svg_where_it_is_asked_for(run_dir: Path) -> None:
     assert suffixes.count(".png") == suffixes.count(".svg") == 12
 
 
-def test_without_figures_the_report_is_what_it_was(run_dir: Path) -> None:
-    show_run(run_dir, Wanted())
-    bare = (run_dir / "report.md").read_bytes()
+def test_a_report_that_is_written_again_keeps_its_figures(run_dir: Path) -> None:
     show_run(run_dir, Wanted(figures=True))
-    assert (run_dir / "report.md").read_bytes() != bare
+    drawn = (run_dir / "report.md").read_bytes()
+    for again in (Wanted(), Wanted(page=True)):
+        show_run(run_dir, again)
+        assert (run_dir / "report.md").read_bytes() == drawn
+
+
+def test_figures_of_fewer_measurements_than_there_are_now_are_left_out(run_dir: Path) -> None:
+    show_run(run_dir, Wanted(figures=True))
+    lines = (run_dir / "records.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if '"math"' not in line]
+    assert len(kept) < len(lines)
+    (run_dir / "records.jsonl").write_text("".join(kept), encoding="utf-8")
     show_run(run_dir, Wanted())
-    assert (run_dir / "report.md").read_bytes() == bare
+    text = (run_dir / "report.md").read_text(encoding="utf-8")
+    assert "latency-light.svg" not in text  # shows a kernel that is in the run no more
+    assert "kv-growth-light.svg" in text  # and this still says what is
+
+
+@pytest.mark.parametrize("command", ["compare", "history"])
+def test_a_comparison_and_a_history_are_drawn_beside_their_documents(
+    tmp_path: Path, command: str
+) -> None:
+    both = REPORTS / "compare"
+    asked = [both / "base", both / "new"] if command == "compare" else [both]
+    path = tmp_path / "drawn.svg"
+    done = attnprof(
+        command, *(str(one) for one in asked), "--figure", str(path), "--dark", "--format", "json"
+    )
+    assert done.stdout.startswith('{\n  "format": 1')
+    assert f"wrote {path}\n" in done.stderr
+    text = path.read_text(encoding="utf-8")
+    assert "#0d1117" in text
+    assert ("New over base [ratio]" if command == "compare" else "Of the first level [%]") in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--figure", "a.pdf"], "a.pdf is neither .svg nor .png"),
+        (["--figure", "no/such/a.svg"], "there is no folder no/such"),
+        (["--dark"], "--dark goes with --figure"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [["compare", "x", "y"], ["history", "x"], ["gate"], ["estimate", "x", "--gpu", "y"]]
+)
+def test_what_cannot_be_drawn_is_refused_before_any_work(
+    command: list[str], flags: list[str], words: str
+) -> None:
+    done = attnprof(*command, *flags)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_history_of_single_runs_says_that_there_is_nothing_to_draw(tmp_path: Path) -> None:
+    shutil.copytree(REPORTS / "compare" / "base", tmp_path / "runs" / "one")
+    path = tmp_path / "drawn.svg"
+    done = attnprof("history", str(tmp_path / "runs"), "--figure", str(path))
+    assert done.returncode == 0, done.stderr
+    assert f"there is nothing to draw, so {path} is not written" in done.stderr
+    assert not path.exists()
+    assert "History of 1 run in" in done.stdout
 
 
 def test_the_command_writes_a_page_and_says_where_it_lies(run_dir: Path) -> None:
@@ -107,12 +165,6 @@ def test_an_estimate_is_drawn_beside_its_document(tmp_path: Path, more: list[str
     text = path.read_text(encoding="utf-8")
     assert ("Users at once" if "h100-sxm,l40s" in more else "tokens/s") in text
     assert ("#0d1117" in text) == ("--dark" in more)
-
-
-def test_a_figure_of_another_suffix_is_refused_before_anything_is_estimated() -> None:
-    done = attnprof("estimate", "no-such-model", "--gpu", "h100-sxm", "--figure", "a.pdf")
-    assert done.returncode == 2
-    assert "a.pdf is neither .svg nor .png" in done.stderr
 
 
 def test_contexts_double_up_to_the_models_own_and_each_is_full() -> None:

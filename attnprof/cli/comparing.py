@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnprof.cli.app import Format, app, say
+from attnprof.cli.options import Dark, FigureFile, check_figure, draw
 from attnprof.render import OutputFormat
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def compare(
     junit: JUnit = None,
     markdown: Markdown = None,
     annotations: Annotations = False,
+    figure: FigureFile = None,
+    dark: Dark = False,
     show_all: ShowAll = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
@@ -83,6 +86,7 @@ def compare(
     from attnprof.verdicts.outputs.files import refusals_written
 
     with refusals_written(junit, markdown):
+        check_figure(figure, dark=dark)
         base, new = _two_runs(runs, baseline, baselines)
         asked = asked_of(thresholds, allow_different, metric, fail_on, margin)
         comparison = compare_runs(base, new, asked)
@@ -93,6 +97,8 @@ def compare(
         junit=junit,
         markdown=markdown,
         annotations=annotations,
+        figure=figure,
+        dark=dark,
     )
 
 
@@ -128,6 +134,8 @@ def give_comparison(
     junit: Path | None,
     markdown: Path | None,
     annotations: bool,
+    figure: Path | None,
+    dark: bool,
 ) -> None:
     """What CI asked for, tables or the document, the whole in a line, and the exit code."""
     from attnprof.render import document_text, show
@@ -140,6 +148,10 @@ def give_comparison(
     else:
         everything = show_all or output_format is not OutputFormat.rich
         show(comparison_tables(comparison, everything=everything), output_format)
+    if figure is not None:
+        from attnprof.figures.comparisons import comparison_figure
+
+        lines = [*lines, draw(comparison_figure(comparison.to_json()), figure, dark=dark)]
     for line in lines:
         say(line)
     if output_format is not OutputFormat.rich:

@@ -22,10 +22,13 @@ from attnprof.cli.options import (
     Allocator,
     AllowShared,
     Axis,
+    Dark,
     Device,
+    FigureFile,
     Quiet,
     Seed,
     Timeout,
+    check_figure,
     some_time,
 )
 from attnprof.errors import UsageError
@@ -76,6 +79,8 @@ def gate(
     junit: JUnit = None,
     markdown: Markdown = None,
     annotations: Annotations = False,
+    figure: FigureFile = None,
+    dark: Dark = False,
     quiet: Quiet = False,
     show_all: ShowAll = False,
     output_format: Format = OutputFormat.rich,
@@ -93,6 +98,7 @@ def gate(
     from attnprof.verdicts.outputs.files import refusals_written, write_refusal
 
     with refusals_written(junit, markdown):
+        check_figure(figure, dark=dark)
         if base is None:
             raise UsageError("there is nothing to hold against", "name it with --base PYTHON")
         asked = session.Asked(
@@ -133,4 +139,6 @@ def gate(
         junit=junit,
         markdown=markdown,
         annotations=annotations,
+        figure=figure,
+        dark=dark,
     )

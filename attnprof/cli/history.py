@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from attnprof.cli.app import Format, app, say
+from attnprof.cli.options import Dark, FigureFile, check_figure, draw
 from attnprof.render import OutputFormat
 
 
@@ -35,6 +36,8 @@ def history(
     charts: Annotated[
         bool, typer.Option(help="On a terminal, a large chart of each that changed.")
     ] = True,
+    figure: FigureFile = None,
+    dark: Dark = False,
     show_all: Annotated[bool, typer.Option("--all", help="Show rows without news, too.")] = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
@@ -46,6 +49,7 @@ def history(
     from attnprof.history.tables import history_tables, points_table
     from attnprof.render import document_text, show
 
+    check_figure(figure, dark=dark)
     asked = asked_of(workload, metric, smallest, fail_on)
     found = history_of(folder, asked)
     match output_format:
@@ -58,6 +62,10 @@ def history(
             everything = show_all or not is_terminal
             tables = history_tables(found, charts=charts and is_terminal, everything=everything)
             show(tables, output_format)
+    if figure is not None:
+        from attnprof.figures.courses import history_figure
+
+        say(draw(history_figure(found.to_json()), figure, dark=dark))
     say(found.words)
     if exit_code(found, asked):
         raise typer.Exit(exit_code(found, asked))

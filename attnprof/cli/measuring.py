@@ -195,7 +195,7 @@ def sweep(
         command=("attnprof", *sys.argv[1:]),
     )
     from attnprof.render import show
-    from attnprof.report import report_run
+    from attnprof.showing import Wanted, show_run
 
     plan = session.plan(asked)
     if dry_run:
@@ -206,7 +206,8 @@ def sweep(
     with _watcher(quiet) as watch:
         outcome = _measured(plan, watch)
     if outcome.records or outcome.unfinished:
-        show(report_run(outcome.run_dir, tidy=output_format is OutputFormat.csv), output_format)
+        shown = show_run(outcome.run_dir, Wanted(), tidy=output_format is OutputFormat.csv)
+        show(shown.tables, output_format)
     say(session.closing_words(outcome))
     if outcome.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)

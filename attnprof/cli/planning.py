@@ -8,6 +8,7 @@ import typer
 
 from attnprof.cli import completion
 from attnprof.cli.app import EXIT_NO, Format, app, give, say
+from attnprof.cli.options import Dark, check_figure, draw
 from attnprof.errors import UsageError
 from attnprof.render import OutputFormat
 
@@ -155,7 +156,7 @@ def estimate(
             "context.",
         ),
     ] = None,
-    dark: Annotated[bool, typer.Option("--dark", help="The figure on a dark ground.")] = False,
+    dark: Dark = False,
     output_format: Format = OutputFormat.rich,
 ) -> None:
     """Say what a deployment needs, holds and costs, and which resource binds.
@@ -167,10 +168,7 @@ def estimate(
     """
     from attnprof.planning import EstimateFlags, answer_estimate
 
-    if figure is not None:
-        from attnprof.figures.drawing import check_suffix
-
-        check_suffix(figure)
+    check_figure(figure, dark=dark)
     flags = EstimateFlags(
         model=model,
         gpu=gpu,
@@ -202,10 +200,9 @@ def estimate(
     answer = answer_estimate(flags)
     give(answer, output_format)
     if figure is not None:
-        from attnprof.estimate_figures import write_estimate_figure
+        from attnprof.estimate_figures import estimate_figure
 
-        write_estimate_figure(flags, answer, figure, dark=dark)
-        say(f"wrote {figure}")
+        say(draw(estimate_figure(flags, answer), figure, dark=dark))
     if not answer.is_yes:
         raise typer.Exit(EXIT_NO)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from attnprof import units
 from attnprof.figures.base import Axis
@@ -44,6 +45,14 @@ def linear_axis(
     step = _round_step((high - low) / steps)
     ticks = [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
     return Axis(label, low, high, tuple(ticks), show, is_log=False)
+
+
+def ratios_axis(label: str, low: float, high: float) -> Axis:
+    """A logarithmic axis of ratios about 1, in equal steps where it is short."""
+    show = "{:,.4g}×".format
+    if high / low > 10:
+        return Axis(label, low, high, _powers(low, high, 10.0, 6), show)
+    return replace(linear_axis(label, low, high, show), is_log=True)
 
 
 def _round_step(step: float) -> float:

@@ -16,12 +16,14 @@ MOST_PANELS = 9
 @dataclass(frozen=True)
 class Theme:
     """Colours that people who see few colours tell apart (after Okabe and Ito 2008), each with a
-    contrast of at least 3 to the background, text with one of at least 4.5."""
+    contrast of at least 3 to the background, text with one of at least 4.5. A ghost is what is
+    drawn elsewhere as well, and stands behind."""
 
     name: str
     background: str
     ink: str
     muted: str
+    ghost: str
     grid: str
     blue: str
     orange: str
@@ -32,21 +34,21 @@ class Theme:
 
 
 LIGHT = Theme(
-    name="light", background="#ffffff", ink="#1f2328", muted="#57606a", grid="#dfe3e8",
-    blue="#0072b2", orange="#c85200", green="#008060", purple="#a8477f", yellow="#9a6a00",
-    grey="#7d868f",
+    name="light", background="#ffffff", ink="#1f2328", muted="#57606a", ghost="#bcc4cc",
+    grid="#e6e9ed", blue="#0072b2", orange="#c85200", green="#008060", purple="#a8477f",
+    yellow="#9a6a00", grey="#7d868f",
 )  # fmt: skip
 DARK = Theme(
-    name="dark", background="#0d1117", ink="#e6edf3", muted="#9da7b1", grid="#2a313a",
-    blue="#56b4e9", orange="#f28e4b", green="#2fc79b", purple="#e29ac4", yellow="#e8c547",
-    grey="#7b8590",
+    name="dark", background="#0d1117", ink="#e6edf3", muted="#9da7b1", ghost="#515b66",
+    grid="#242b33", blue="#56b4e9", orange="#f28e4b", green="#2fc79b", purple="#e29ac4",
+    yellow="#e8c547", grey="#7b8590",
 )  # fmt: skip
 THEMES = (LIGHT, DARK)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of all panels: what it shows with its unit, its ends, and where it is labelled."""
+    """Of all panels or of one: what it shows with its unit, its ends, and where it is labelled."""
 
     label: str
     low: float
@@ -68,11 +70,17 @@ class Key:
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the small pictures that a figure is made of, all on the same axes."""
+    """One of the small pictures that a figure is made of.
+
+    Args:
+        note: What is to be seen in it, a line or more.
+        x: An axis of its own, where it shares only the vertical one with the others.
+    """
 
     title: str
     note: str
     draw: Callable[["Axes", Theme], None]
+    x: Axis | None = None
 
 
 @dataclass(frozen=True)

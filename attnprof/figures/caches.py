@@ -200,9 +200,22 @@ def _panel(one: _Cache) -> Panel:
         )  # fmt: skip
 
     used = one.useful or one.held
-    more, tokens = used[-1] - used[0], one.tokens[-1] - one.tokens[0]
-    note = f"{units.capacity(more / tokens)} a token" if more > 0 and tokens > 0 else "no growth"
+    note = _growth_words(one.tokens, used)
     unused = 1 - used[-1] / one.held[-1]
     if unused > _LEAST_TOLD:
         note += f"; {units.percent(unused)} unused at the end"
     return Panel(one.name, note, draw)
+
+
+def _growth_words(tokens: Sequence[float], used: Sequence[float]) -> str:
+    """What a token takes, and from when on a cache takes no more.
+
+    >>> _growth_words([100, 200, 300], [1024.0, 2048.0, 2048.0])
+    '10.2 B a token, full from 200 on'
+    """
+    full = used.index(used[-1])
+    more, grown = used[full] - used[0], tokens[full] - tokens[0]
+    if more <= 0 or grown <= 0:
+        return "no growth"
+    said = f"{units.capacity(more / grown)} a token"
+    return said if full == len(used) - 1 else f"{said}, full from {_count(tokens[full])} on"

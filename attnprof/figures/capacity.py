@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 Document = Mapping[str, Any]
 # What binds: its words, the name of a colour, a marker.
 _BINDS = {
-    "kv_memory": ("KV memory", "blue", "o"),
-    "scheduler": ("scheduler (max_num_seqs)", "green", "s"),
-    "latency": ("a limit of latency", "orange", "^"),
+    "kv_memory": ("KV memory binds", "blue", "o"),
+    "scheduler": ("the scheduler binds (max_num_seqs)", "green", "s"),
+    "latency": ("latency binds", "orange", "^"),
     "weights": ("does not fit", "purple", "X"),
 }
 _VARIED = ("engine", "tp", "pp", "dp", "quantization", "kv_dtype", "gpu_memory_utilization")
@@ -50,7 +50,7 @@ def capacity_figure(documents: Sequence[Document]) -> Figure | None:
     said = [
         f"{name}: "
         + ", ".join(
-            f"{point.users:,} at {units.tokens(point.context)} ({_BINDS[point.binds][0]} binds)"
+            f"{point.users:,} at {units.tokens(point.context)} ({_BINDS[point.binds][0]})"
             if point.binds != "weights"
             else f"at {units.tokens(point.context)} it does not fit"
             for point in (mine[0], mine[-1])
@@ -61,7 +61,7 @@ def capacity_figure(documents: Sequence[Document]) -> Figure | None:
         name="capacity",
         title=f"How many users at which context: {', '.join(models)}",
         alt=f"Users against context on logarithmic axes, and what binds. {'. '.join(said)}.",
-        source="Estimated: memory by the engine's rules"
+        source=f"Estimated: memory by the rules of {_engines(documents)}"
         + (", latency within the limits asked for" if _has_limits(documents) else "")
         + "."
         + and_more(len(shown), len(found), "deployments"),
@@ -75,9 +75,15 @@ def capacity_figure(documents: Sequence[Document]) -> Figure | None:
         ),
         keys=(
             *(Key(_BINDS[kind][0], _BINDS[kind][1], "point", _BINDS[kind][2]) for kind in binds),
-            *([Key("other deployments", "grid")] if len(shown) > 1 else []),
+            *([Key("other deployments", "ghost")] if len(shown) > 1 else []),
         ),
     )
+
+
+def _engines(documents: Sequence[Document]) -> str:
+    settings = [document["settings"] for document in documents]
+    names = [f"{one['engine']} {one['engine_version'] or ''}".rstrip() for one in settings]
+    return ", ".join(dict.fromkeys(names))
 
 
 def _count(value: float) -> str:
@@ -128,7 +134,7 @@ def _panel(
 ) -> Panel:
     def draw(axes: "Axes", theme: Theme) -> None:
         for other in others:
-            axes.plot(*_line(other), color=theme.grid, lw=1.3, zorder=1)
+            axes.plot(*_line(other), color=theme.ghost, lw=1.3, zorder=1)
         axes.plot(*_line(points), color=theme.muted, lw=1.3, zorder=2)
         for kind, (_, colour, marker) in _BINDS.items():
             mine = [point for point in points if point.binds == kind]

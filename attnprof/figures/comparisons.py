@@ -1,10 +1,12 @@
 """The document of a comparison -> the ratio of each workload with its interval."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnprof import units
+from attnprof.figures.axes import ratios_axis
 from attnprof.figures.base import Axis, Figure, Key, Panel, Theme
 from attnprof.series import label, varying_keys
 
@@ -49,22 +51,6 @@ def comparison_figure(document: Document) -> Figure | None:
     if not shown:
         return None
     names = list(dict.fromkeys(row.name for mine in shown.values() for row in mine))[:MOST_ROWS]
-    ends = [
-        end
-        for mine in shown.values()
-        for row in mine
-        if row.name in names
-        for end in (row.ratio, row.low, row.high, 1 + row.threshold)
-        if end
-    ]
-    furthest = max(_LEAST_SPAN, 1.1 * max(abs(end - 1) for end in ends))
-    low = max(0.0, 1 - min(furthest, 1.1 * (1 - min(ends)) + 0.02))
-    high = 1 + min(furthest, 1.1 * (max(ends) - 1) + 0.02)
-    step = next(
-        s for s in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000) if (high - low) / s <= 7
-    )
-    first = -int((1 - low) / step)
-    ticks = tuple(1 + step * k for k in range(first, int((high - 1) / step) + 1))
     verdicts = [
         v for v in _LOOKS if any(row.verdict == v for mine in shown.values() for row in mine)
     ]
@@ -78,7 +64,7 @@ def comparison_figure(document: Document) -> Figure | None:
         f"{new['device'] or 'an unnamed device'}; below 1 is faster or smaller. "
         + (f"Geometric mean of latencies {mean['mid']:.3f}. " if mean["mid"] else "")
         + _left_out(document, rows, names),
-        x=Axis("New over base [ratio]", low, high, ticks, lambda r: f"{r:.4g}×", is_log=False),
+        x=_ratios([row for mine in shown.values() for row in mine if row.name in names]),
         y=Axis(
             "", len(names) - 0.4, -0.6, tuple(float(i) for i in range(len(names))),
             lambda place: names[int(place)], is_log=False,
@@ -91,6 +77,15 @@ def comparison_figure(document: Document) -> Figure | None:
         ),
         panel_in=max(1.0, 0.3 * len(names)),
     )  # fmt: skip
+
+
+def _ratios(rows: Sequence[_Row]) -> Axis:
+    """An axis that holds the ratios of some rows, their intervals and what counts as a rise."""
+    known = (end for row in rows for end in (row.ratio, row.low, row.high, 1 + row.threshold))
+    ends = [end for end in known if end and math.isfinite(end)]
+    low, high = min(1.0, *ends), max(1.0, *ends)
+    room = max(1 + _LEAST_SPAN / 4, (high / low) ** 0.06)
+    return ratios_axis("New over base [ratio]", low / room, high * room)
 
 
 def _made(document: Document) -> str:
@@ -144,11 +139,11 @@ def _left_out(document: Document, rows: Mapping[str, Sequence[_Row]], names: Seq
 
 
 def _panel(metric: str, rows: Sequence[_Row], names: Sequence[str]) -> Panel:
+    mine = [row for row in rows if row.name in names]
+
     def draw(axes: "Axes", theme: Theme) -> None:
         axes.axvline(1, color=theme.ink, lw=1.0, zorder=1)
-        for row in rows:
-            if row.name not in names:
-                continue
+        for row in mine:
             place = names.index(row.name)
             colour, marker = _LOOKS[row.verdict]
             axes.plot(
@@ -161,4 +156,5 @@ def _panel(metric: str, rows: Sequence[_Row], names: Sequence[str]) -> Panel:
 
     worse = sum(row.verdict == "regressed" for row in rows)
     better = sum(row.verdict == "improved" for row in rows)
-    return Panel(_METRICS[metric], f"{worse} regressed, {better} improved, of {len(rows)}", draw)
+    note = f"{worse} regressed, {better} improved, of {len(rows)}"
+    return Panel(_METRICS[metric], note, draw, x=_ratios(mine) if mine else None)

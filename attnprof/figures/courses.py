@@ -22,12 +22,12 @@ _CONFIDENCE = 1.96
 
 
 def history_figure(document: Document) -> Figure | None:
-    """Each figure over its first, run by run, those with news first; None where there is none.
+    """Each figure over its first, run by run, those with news first; None where none has two runs.
 
     Args:
         document: That of ``history --format json``.
     """
-    courses = [course for course in document["courses"] if _first(course)]
+    courses = [one for one in document["courses"] if _first(one) and len(one["points"]) > 1]
     if not courses:
         return None
     by_news = sorted(courses, key=lambda course: course["shape"] is None)
@@ -35,15 +35,21 @@ def history_figure(document: Document) -> Figure | None:
     varying = varying_keys([course["axes"] for course in courses])
     names = [_name(course, varying, courses) for course in shown]
     times = [_when(point) for course in shown for point in course["points"]]
-    ratios = [point["value"] / _first(course) for course in shown for point in course["points"]]
-    span = max(_LEAST_SPAN, 1.15 * max(abs(ratio - 1) for ratio in ratios))
-    low, high = max(0.0, 1 - min(span, 1.15 * (1 - min(ratios)) + 0.03)), 1 + max(
-        _LEAST_SPAN / 2, 1.15 * (max(ratios) - 1) + 0.03
-    )  # fmt: skip
+    ratios = [
+        (point["value"] + sign * _error(point)) / _first(course)
+        for course in shown
+        for point in course["points"]
+        for sign in (-1, 1)
+    ]
+    room = 0.1 * (max(ratios) - min(ratios))
+    low = max(0.0, min(1 - _LEAST_SPAN / 2, min(ratios) - room))
+    high = max(1 + _LEAST_SPAN / 2, max(ratios) + room)
+    metrics = [_WHAT.get(name, name) for name in dict.fromkeys(one["metric"] for one in shown)]
+    has_changes = any(course["changes"] for course in shown)
     said = [f"{name}: {_words(course)}" for name, course in zip(names, shown, strict=True)]
     return Figure(
         name="history",
-        title=f"{units.counted(document['num_runs'], 'run')} over time, of the first level",
+        title=f"{', '.join(metrics)} over {units.counted(document['num_runs'], 'run')}",
         alt=f"Figures of runs over time, with the levels that they keep. {'. '.join(said)}.",
         source=f"Measured: runs in {document['folder']}, "
         f"{_day(min(times))} to {_day(max(times))}; a change counts from "
@@ -54,9 +60,14 @@ def history_figure(document: Document) -> Figure | None:
         keys=(
             Key("a run, with 95 % interval", "blue", "point"),
             Key("level", "orange"),
-            Key("its level changed", "purple", "dashes"),
+            *([Key("its level changed", "purple", "dashes")] if has_changes else []),
         ),
     )
+
+
+def _error(point: Mapping[str, Any]) -> float:
+    """Half of the 95 % interval of one run's value."""
+    return float(_CONFIDENCE * (point["error"] or 0.0) * point["value"])
 
 
 def _first(course: Course) -> float:
@@ -119,9 +130,7 @@ def _panel(name: str, course: Course) -> Panel:
     points, first = course["points"], _first(course)
 
     def draw(axes: "Axes", theme: Theme) -> None:
-        errors = [
-            _CONFIDENCE * (point["error"] or 0.0) * point["value"] / first for point in points
-        ]
+        errors = [_error(point) / first for point in points]
         axes.errorbar(
             [_when(point) for point in points], [point["value"] / first for point in points],
             yerr=errors, fmt="o", ms=3.2, elinewidth=0.9, capsize=1.5, color=theme.blue, zorder=3,
@@ -134,6 +143,8 @@ def _panel(name: str, course: Course) -> Panel:
                 alpha=0.85, zorder=2,
             )  # fmt: skip
         for change in course["changes"]:
-            axes.axvline(_when(change), color=theme.purple, lw=1.2, ls=(0, (4, 2)), zorder=1)
+            before = max(t for point in points if (t := _when(point)) < _when(change))
+            between = (before + _when(change)) / 2
+            axes.axvline(between, color=theme.purple, lw=1.2, ls=(0, (4, 2)), zorder=1)
 
     return Panel(name, _words(course), draw)

@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ _PHONE_PANEL_HEIGHT = 2.2
 _EDGE, _RIGHT, _GAP = 0.1, 0.12, 0.16
 _TITLE_LINE, _KEY_LINE, _PANEL_LINE, _SOURCE_LINE = 0.19, 0.17, 0.15, 0.13
 _TICKS = 0.28
+_HEAD_ROOM = 0.1  # below the title and note of a panel
 _CHARS_PER_INCH = 16.5  # of text of 8 points
 
 
@@ -44,8 +46,12 @@ def svg_text(figure: Figure, theme: Theme = LIGHT, *, narrow: bool = False) -> s
     """
     text = _drawn(figure, theme, narrow, "svg").decode().replace(f"'{_FONT}'", _FAMILIES)
     text = _PLACES.sub(lambda found: _DECIMALS.sub(r"\1", found[0]), text)
-    label = html.escape(plain(f"{figure.title}. {figure.alt}"))
-    return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+    return text.replace("<svg ", f'<svg role="img" {aria_label(figure)} ', 1)
+
+
+def aria_label(figure: Figure) -> str:
+    """What a reader who does not see a figure is told, as it stands in its SVG."""
+    return f'aria-label="{html.escape(plain(f"{figure.title}. {figure.alt}"))}"'
 
 
 def png_bytes(figure: Figure, theme: Theme = LIGHT, *, narrow: bool = False) -> bytes:
@@ -64,7 +70,7 @@ def write_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> None:
         UsageError: Another suffix, or a file that cannot be written.
         CannotMeasureError: matplotlib is not installed.
     """
-    check_suffix(path)
+    _check_suffix(path)
     is_png = path.suffix.lower() == ".png"
     content = png_bytes(figure, theme) if is_png else svg_text(figure, theme).encode()
     try:
@@ -73,14 +79,29 @@ def write_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}", "name another file") from None
 
 
-def check_suffix(path: Path) -> None:
-    """That a figure can be written under that name.
+def check_can_draw(path: Path) -> None:
+    """That a figure can be written under that name, before the work that it will show.
 
     Raises:
-        UsageError: It is neither ``.svg`` nor ``.png``.
+        UsageError: It is neither ``.svg`` nor ``.png``, or in no folder.
+        CannotMeasureError: matplotlib is not installed.
     """
+    _check_suffix(path)
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent} to draw in", "make it, or name another")
+    if find_spec("matplotlib") is None:
+        raise _no_matplotlib()
+
+
+def _check_suffix(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path} is neither .svg nor .png", f"write {path.stem or 'figure'}.svg")
+
+
+def _no_matplotlib() -> CannotMeasureError:
+    return CannotMeasureError(
+        "figures are drawn by matplotlib, which is not installed", "pip install 'attnprof[figures]'"
+    )
 
 
 def with_variables(svg: str, theme: Theme = LIGHT) -> str:
@@ -99,10 +120,7 @@ def _drawn(figure: Figure, theme: Theme, narrow: bool, kind: str) -> bytes:
     try:
         import matplotlib as mpl
     except ImportError:
-        raise CannotMeasureError(
-            "figures are drawn by matplotlib, which is not installed",
-            "pip install 'attnprof[figures]'",
-        ) from None
+        raise _no_matplotlib() from None
     written = io.BytesIO()
     with mpl.rc_context(_settings(theme, figure.name)):
         canvas = _canvas(_layout(figure, narrow), theme)
@@ -204,17 +222,23 @@ def _layout(figure: Figure, narrow: bool) -> _Layout:
         titles=titles,
         notes=notes,
         above=[
-            _PANEL_LINE * max(heads[row * columns : (row + 1) * columns]) + 0.1
+            _PANEL_LINE * max(heads[row * columns : (row + 1) * columns]) + _HEAD_ROOM
             for row in range(rows)
         ],
-        below=[_TICKS if (row + 2) * columns > count else 0.1 for row in range(rows - 1)],
+        below=[
+            _TICKS
+            if (row + 2) * columns > count or any(panel.x for panel in figure.panels)
+            else 0.1
+            for row in range(rows - 1)
+        ],
     )
 
 
 def wrapped(text: str, width: float, size: float) -> str:
     """Text in lines no longer than a width in inches, at a size in points."""
-    text = _UNIT.sub("\N{NO-BREAK SPACE}", plain(text))
-    return textwrap.fill(text, max(10, int(width * _CHARS_PER_INCH * 8.0 / size)))
+    most = max(10, int(width * _CHARS_PER_INCH * 8.0 / size))
+    lines = [_UNIT.sub("\N{NO-BREAK SPACE}", plain(line)) for line in text.split("\n")]
+    return "\n".join(textwrap.fill(line, most) for line in lines)
 
 
 def _num_lines(text: str) -> int:
@@ -305,28 +329,31 @@ def _canvas(layout: _Layout, theme: Theme) -> "Canvas":
 
 def _draw_panel(pen: _Pen, layout: _Layout, index: int, theme: Theme) -> None:
     figure = layout.figure
-    x, y = layout.place(index)
-    note, title = layout.notes[index], layout.titles[index]
-    note_y = y - 0.05 - _PANEL_LINE * _num_lines(note)
-    title_y = note_y - _PANEL_LINE * _num_lines(title)
-    pen.write(x, title_y, title, fontweight="bold", linespacing=1.15)
-    pen.write(x, note_y, note, fontsize=7.0, color=theme.muted, linespacing=1.25)
+    panel, (x, y) = figure.panels[index], layout.place(index)
+    panel_x = panel.x or figure.x
+    line_y = y - layout.above[index // layout.columns] + _PANEL_LINE
+    for line in layout.titles[index].splitlines():
+        pen.write(x, line_y, line, va="baseline", fontweight="bold")
+        line_y += _PANEL_LINE
+    for line in layout.notes[index].splitlines():
+        pen.write(x, line_y, line, va="baseline", fontsize=7.0, color=theme.muted)
+        line_y += _PANEL_LINE
     axes = pen.axes(x, y, layout.panel_width, layout.panel_height)
-    axes.set_xscale("log" if figure.x.is_log else "linear")
+    axes.set_xscale("log" if panel_x.is_log else "linear")
     axes.set_yscale("log" if figure.y.is_log else "linear")
     is_left, is_lowest = index % layout.columns == 0, index + layout.columns >= len(figure.panels)
-    for axis, one, size in ((axes.xaxis, figure.x, math.inf), (axes.yaxis, figure.y, layout.left)):
+    for axis, one, size in ((axes.xaxis, panel_x, math.inf), (axes.yaxis, figure.y, layout.left)):
         shown = [plain(one.show(tick)) for tick in one.ticks]
         if math.isfinite(size):
             shown = [wrapped(text, size - 0.4, 7.5) for text in shown]
         axis.set_ticks(list(one.ticks), shown)
         axis.set_ticks([], minor=True)
         axis.set_tick_params(length=2.5, width=0.6)
-    axes.xaxis.set_tick_params(labelbottom=is_lowest)
+    axes.xaxis.set_tick_params(labelbottom=is_lowest or panel.x is not None)
     axes.yaxis.set_tick_params(labelleft=is_left)
     axes.grid(visible=True, color=theme.grid, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.panels[index].draw(axes, theme)
-    axes.set_xlim(figure.x.low, figure.x.high)
+    panel.draw(axes, theme)
+    axes.set_xlim(panel_x.low, panel_x.high)
     axes.set_ylim(figure.y.low, figure.y.high)

@@ -6,10 +6,8 @@ from pathlib import Path
 
 from attnprof.errors import UsageError
 from attnprof.figures.base import THEMES, Figure
-from attnprof.figures.drawing import write_figure
+from attnprof.figures.drawing import aria_label, write_figure
 from attnprof.render import plain
-
-FOLDER = "figures"
 
 
 def write_figures(
@@ -37,7 +35,19 @@ def write_figures(
     return written
 
 
-def pictures_markdown(figures: Sequence[Figure], folder: str = FOLDER) -> str:
+def is_drawn(figure: Figure, folder: Path) -> bool:
+    """Whether the files of a figure are there, and say what it says now: figures of a run that was
+    gone on with since are of fewer measurements."""
+    label = aria_label(figure).encode()
+    try:
+        return all(
+            label in (folder / f"{figure.name}-{theme.name}.svg").read_bytes() for theme in THEMES
+        )
+    except OSError:
+        return False
+
+
+def pictures_markdown(figures: Sequence[Figure], folder: str) -> str:
     """Each figure by its files, in the reader's theme; what cannot be seen is told."""
     return "\n".join(_picture(figure, folder) for figure in figures)
 

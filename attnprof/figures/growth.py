@@ -43,6 +43,16 @@ class Fitted:
         return bool(self.fit["coefficients"]) and worst is not None and worst <= WORST_RESIDUAL
 
     @property
+    def lacks_interval(self) -> bool:
+        """Whether times have a law without a spare point, so that nothing says how sure it is."""
+        return self.series.quantity == "latency" and _band(self, [(self.first_n, 0.0)]) is None
+
+    @property
+    def first_n(self) -> float:
+        """The first length that the law was fitted to."""
+        return float(self.fit["fitted_from"])
+
+    @property
     def quadratic(self) -> float | None:
         """What a pair of tokens costs beyond the last knot; None of what has no such term."""
         coefficients = list((self.fit["coefficients"] or {}).values())
@@ -99,7 +109,7 @@ def memory_figure(
     keys = [
         Key("measured peak of a call", "blue", "point"),
         Key("its law", "orange", "line"),
-        *([Key("other series", "grid")] if len(shown) > 1 else []),
+        *([Key("other series", "ghost")] if len(shown) > 1 else []),
     ]
     if draws_limit:
         keys += [
@@ -152,15 +162,20 @@ def _times(
     panels = tuple(
         _time_panel(one, [other for other in shown if other is not one], x, y) for one in shown
     )
-    has_pairs = any(one.quadratic for one in shown)
-    keys = [
-        Key("measured, with 95 % interval", "blue", "point"),
-        Key("fitted law", "orange", "line"),
-        Key("where it foretells", "orange", "dashes"),
-        Key("its 95 % interval", "orange", "band"),
-        *([Key("c·n² alone", "green", "dots")] if has_pairs else []),
-        *([Key("other series", "grid")] if len(shown) > 1 else []),
-    ]
+    with_law = [one for one in shown if one.has_law]
+    foretell = any(_foretold(one, x.high) for one in with_law)
+    keys = [Key("measured, with 95 % interval", "blue", "point")]
+    keys += [Key("fitted law", "orange", "line")] if with_law else []
+    keys += [Key("where it foretells", "orange", "dashes")] if foretell else []
+    keys += (
+        [Key("its 95 % interval", "orange", "band")]
+        if any(not one.lacks_interval for one in with_law)
+        else []
+    )
+    keys += (
+        [Key("c·n², its asymptote", "green", "dots")] if any(o.quadratic for o in with_law) else []
+    )
+    keys += [Key("other series", "ghost")] if _share_a_clock(shown) else []
     on_cpu = any(one.series.clock == "cpu" for one in shown)
     said = [f"{one.series.name}: {_law_words(one)}, {_ends_words(one)}" for one in shown]
     return Figure(
@@ -182,6 +197,11 @@ def _times(
     )
 
 
+def _share_a_clock(shown: Sequence[Fitted]) -> bool:
+    clocks = [one.series.clock for one in shown]
+    return len(set(clocks)) < len(clocks)
+
+
 def _law_words(one: Fitted) -> str:
     """How the series grows, in few words."""
     fit = one.fit
@@ -194,6 +214,8 @@ def _law_words(one: Fitted) -> str:
         words += f"; {fit['knots'][-1]['name']}"
     if not one.has_law and fit["coefficients"]:
         words += f"; no law: a point is missed by {units.percent(fit['worst_residual'])}"
+    elif one.has_law and one.lacks_interval:
+        words += f"; {len(one.series.n)} points give the law no interval"
     return words
 
 
@@ -233,7 +255,7 @@ def _curve(one: Fitted, low: float, high: float) -> list[tuple[float, float]]:
 
 
 def _foretold(one: Fitted, furthest: float) -> list[tuple[float, float]]:
-    if not one.has_law or not one.fit["extrapolates"]:
+    if not one.has_law or not one.fit["extrapolates"] or one.lacks_interval:
         return []
     last = one.series.n[-1]
     return _curve(one, last, min(furthest, _BEYOND * last)) if furthest > last else []
@@ -253,8 +275,10 @@ def _draw_series(
     """The law with its interval, other series behind, the points in front."""
     for other in others:
         if other.series.clock == one.series.clock:
-            axes.plot(other.series.n, other.series.values, color=theme.grid, lw=1.3, zorder=1)
-    if one.has_law:
+            axes.plot(other.series.n, other.series.values, color=theme.ghost, lw=1.0, zorder=1)
+    if not one.has_law:
+        axes.plot(one.series.n, one.series.values, color=theme.blue, lw=0.8, zorder=2)
+    else:
         for low, high in _stretches(one):
             _draw_curve(axes, theme, one, _curve(one, low, high), "-")
         _draw_curve(axes, theme, one, _foretold(one, x.high), (0, (4, 2)))

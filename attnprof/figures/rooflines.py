@@ -1,6 +1,7 @@
 """A run -> its measured roofs with every workload below them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnprof import units
@@ -8,7 +9,7 @@ from attnprof.figures.axes import counts_axis
 from attnprof.figures.base import Figure, Key, Panel, Theme
 from attnprof.figures.words import source_of
 from attnprof.run_header import Header, ceilings_of
-from attnprof.series import Record, is_ok, positive, short_dtype
+from attnprof.series import Record, is_ok, label, positive, short_dtype, varying_keys
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,14 +20,25 @@ _LOOKS = {"prefill": ("blue", "o"), "decode": ("orange", "s"), "other": ("green"
 _GROUP_WORDS = {"prefill": "prefill, train", "decode": "decode", "other": "verify, mixed, other"}
 
 
+@dataclass(frozen=True)
+class _Point:
+    """A workload: [FLOP/byte], [FLOP/s], and how its phase meets the roofs."""
+
+    intensity: float
+    achieved: float
+    group: str
+    name: str
+
+
 def roofline_figure(header: Header, records: Sequence[Record]) -> Figure | None:
     """FLOP a second against FLOP a byte; a panel for each element type and clock.
 
     None where no roof was measured, or no workload has a time.
     """
-    found: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
+    found: dict[tuple[str, str], list[_Point]] = {}
+    varying = varying_keys(records)
     for record in records:
-        if (point := _point(record)) is not None:
+        if (point := _point(record, varying)) is not None:
             key = (str(record.get("dtype")), str(record.get("clock")))
             found.setdefault(key, []).append(point)
     panels, points, roofs = [], [], []
@@ -38,28 +50,27 @@ def roofline_figure(header: Header, records: Sequence[Record]) -> Figure | None:
         panels.append(_panel(dtype, clock, mine, peak, copy))
         points += mine
         roofs.append((peak, copy))
-        nearest = max(achieved / min(peak, copy * intensity) for intensity, achieved, _ in mine)
         said.append(
             f"{short_dtype(dtype)} by {_clock_words(clock)}: {units.counted(len(mine), 'workload')}"
-            f" below roofs of {units.rate(peak, 'FLOP/s')} and {units.rate(copy, 'B/s')}, the "
-            f"nearest at {units.percent(nearest)} of its roof"
+            f" below roofs of {units.rate(peak, 'FLOP/s')} and {units.rate(copy, 'B/s')}, "
+            + _ends_words(mine, peak, copy)
         )
     if not panels:
         return None
-    intensities = [point[0] for point in points] + [peak / copy for peak, copy in roofs]
+    intensities = [point.intensity for point in points] + [peak / copy for peak, copy in roofs]
     x = counts_axis("Arithmetic intensity [FLOP/byte]", intensities, units.three_digits)
-    heights = [point[1] for point in points] + [1.6 * peak for peak, _ in roofs]
+    heights = [point.achieved for point in points] + [1.6 * peak for peak, _ in roofs]
     y = counts_axis(
         "Achieved [FLOP/s]",
         heights,
         lambda value: units.rate(value, "FLOP/s"),
     )
-    there = {group for _, _, group in points}
+    there = {point.group for point in points}
     return Figure(
         name="roofline",
         title="Every workload under the roofs that were measured",
         alt="Roofline: arithmetic against arithmetic intensity, on logarithmic axes. "
-        + "; ".join(said)
+        + ". ".join(said)
         + ".",
         source=source_of(header)
         + ". FLOP and bytes are those that the algorithm needs, by theory; what stays in a cache "
@@ -78,15 +89,24 @@ def roofline_figure(header: Header, records: Sequence[Record]) -> Figure | None:
     )  # fmt: skip
 
 
-def _point(record: Record) -> tuple[float, float, str] | None:
-    """Intensity, what was achieved, and which group of phases it is of."""
+def _point(record: Record, varying: Mapping[str, Sequence[str]]) -> _Point | None:
     flops, moved = positive(record.get("flops")), positive(record.get("bytes_moved"))
     achieved = positive(record.get("achieved_flops_per_s"))
     if not is_ok(record) or flops is None or moved is None or achieved is None:
         return None
     phase = record.get("phase")
     group = next((name for name, phases in _GROUPS.items() if phase in phases), "other")
-    return flops / moved, achieved, group
+    return _Point(flops / moved, achieved, group, label(record, varying))
+
+
+def _ends_words(points: Sequence[_Point], peak: float, copy: float) -> str:
+    """Which workloads are nearest to their roof and furthest below it."""
+    shares = {point.name: point.achieved / min(peak, copy * point.intensity) for point in points}
+    by_share = sorted(shares, key=lambda name: -shares[name])
+    ends = [("nearest its roof", by_share[0])]
+    ends += [("furthest", by_share[-1])] if len(by_share) > 1 else []
+    said = [f"{words}: {name}, {units.percent(shares[name])}" for words, name in ends]
+    return "; ".join(said)
 
 
 def _roofs(header: Header, dtype: str, clock: str) -> tuple[float | None, float | None]:
@@ -100,25 +120,24 @@ def _clock_words(clock: str) -> str:
     return "CPU time" if clock == "cpu" else "wall time"
 
 
-def _panel(
-    dtype: str, clock: str, points: Sequence[tuple[float, float, str]], peak: float, copy: float
-) -> Panel:
+def _panel(dtype: str, clock: str, points: Sequence[_Point], peak: float, copy: float) -> Panel:
     def draw(axes: "Axes", theme: Theme) -> None:
         ridge = peak / copy
         axes.plot(
             [ridge * 1e-6, ridge, ridge * 1e6], [peak * 1e-6, peak, peak], color=theme.ink, lw=1.3
         )
         for group, (colour, marker) in _LOOKS.items():
-            mine = [point for point in points if point[2] == group]
+            mine = [point for point in points if point.group == group]
             axes.plot(
-                [point[0] for point in mine], [point[1] for point in mine], marker, ms=4.2,
-                color=getattr(theme, colour), markeredgecolor=theme.background, mew=0.5, zorder=3,
+                [point.intensity for point in mine], [point.achieved for point in mine], marker,
+                ms=4.2, color=getattr(theme, colour), markeredgecolor=theme.background, mew=0.5,
+                zorder=3,
             )  # fmt: skip
 
     per = "; a second is a CPU second" if clock == "cpu" else ""
     return Panel(
         f"{short_dtype(dtype)}, {_clock_words(clock)}",
         f"{units.rate(peak, 'FLOP/s')}, {units.rate(copy, 'B/s')}; ridge at "
-        f"{units.three_digits(peak / copy)} FLOP/byte{per}",
+        f"{units.three_digits(peak / copy)} FLOP/byte{per}\n{_ends_words(points, peak, copy)}",
         draw,
     )

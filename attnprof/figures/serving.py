@@ -1,6 +1,6 @@
 """The document of an estimate -> throughput against latency, with the limits asked for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnprof import units
@@ -33,12 +33,9 @@ def serving_figure(document: Document) -> Figure | None:
         return None
     slo = document.get("slo") or {}
     limits = {name: slo.get(key) for name, (_, key, _) in _LATENCIES.items()}
-    times_s = [
-        point[name][end] for point in curve for name in _LATENCIES for end in ("low", "high")
-    ]
-    times_s += [limit for limit in limits.values() if limit]
-    top = max(point["output_tokens_per_s"]["high"] for point in curve)
-    y = linear_axis("Output [tokens/s], all users", 0, 1.05 * top, "{:,.0f}".format)
+    top = max(point["output_tokens_per_s"]["mid"] for point in curve)
+    y = linear_axis("Output [tokens/s], all users", 0, 1.08 * top, "{:,.0f}".format)
+    panels = tuple(_panel(name, curve, limits[name], slo, y) for name in _LATENCIES)
     said = _words(document, curve, slo)
     has_limits = any(limits.values())
     return Figure(
@@ -47,16 +44,38 @@ def serving_figure(document: Document) -> Figure | None:
         alt=f"Output tokens a second against latency, for batches that double. {said}",
         source=f"Estimated ({_how(document)}): prompts of "
         f"{units.tokens(document['settings']['prompt_len'])}, answers of "
-        f"{units.tokens(document['settings']['output_len'])}; bars: 80 % intervals. {said}",
-        x=seconds_axis("Latency [s]", times_s),
+        f"{units.tokens(document['settings']['output_len'])}. {said}",
+        x=_times_axis(_LATENCIES, curve, limits),
         y=y,
-        panels=tuple(_panel(name, curve, limits[name], slo, y) for name in _LATENCIES),
+        panels=panels,
         keys=(
-            Key("sequences at once", "blue", "point"),
+            Key("so many sequences at once, with 80 % interval", "blue", "point"),
             *([Key("limit asked for", "orange", "dashes")] if has_limits else []),
             *([Key("beyond a limit", "grey", "point")] if has_limits else []),
         ),
     )
+
+
+def _times_axis(
+    names: Iterable[str], curve: Sequence[Mapping[str, Any]], limits: Mapping[str, float | None]
+) -> Axis:
+    times_s = [point[name][end] for point in curve for name in names for end in ("low", "high")]
+    return seconds_axis("Latency [s]", times_s + [limit for n in names if (limit := limits[n])])
+
+
+def _labelled(heights: Sequence[float], apart: float) -> set[int]:
+    """The points that have room for a label beside them: the last, and those well below it.
+
+    >>> _labelled([1, 2, 8, 20, 21], 4)
+    {0, 2, 4}
+    """
+    chosen = {len(heights) - 1}
+    above = heights[-1]
+    for index in range(len(heights) - 2, -1, -1):
+        if above - heights[index] >= apart:
+            chosen.add(index)
+            above = heights[index]
+    return chosen
 
 
 def _deployment(document: Document) -> str:
@@ -100,18 +119,23 @@ def _panel(
     def draw(axes: "Axes", theme: Theme) -> None:
         times_s = [point[name]["mid"] for point in curve]
         output = [point["output_tokens_per_s"]["mid"] for point in curve]
-        axes.plot(times_s, output, color=theme.grid, lw=1.4, zorder=1)
-        for point, time_s, tokens_per_s in zip(curve, times_s, output, strict=True):
+        axes.plot(times_s, output, color=theme.ghost, lw=1.4, zorder=1)
+        labelled = _labelled(output, 0.05 * y.high)
+        for index, (point, time_s, tokens_per_s) in enumerate(
+            zip(curve, times_s, output, strict=True)
+        ):
             holds = most is None or point["batch_size"] <= most
             axes.errorbar(
                 [time_s], [tokens_per_s], fmt="o", ms=4.2, elinewidth=0.9, capsize=1.8, zorder=3,
                 xerr=[[time_s - point[name]["low"]], [point[name]["high"] - time_s]],
                 color=theme.blue if holds else theme.grey,
             )  # fmt: skip
-            axes.annotate(
-                f"{point['batch_size']:,.0f}", (time_s, tokens_per_s), xytext=(-2, 4),
-                textcoords="offset points", fontsize=7, color=theme.ink, ha="right", zorder=4,
-            )  # fmt: skip
+            if index in labelled:
+                axes.annotate(
+                    f"{point['batch_size']:,.0f}", (point[name]["low"], tokens_per_s),
+                    xytext=(-4, 0), textcoords="offset points", fontsize=7, color=theme.ink,
+                    ha="right", va="center", zorder=4,
+                )  # fmt: skip
         if limit_s:
             axes.axvline(limit_s, color=theme.orange, lw=1.4, ls=(0, (4, 2)))
             axes.annotate(
@@ -120,4 +144,4 @@ def _panel(
             )  # fmt: skip
 
     limit = f"limit {units.seconds(limit_s)}" if limit_s else "no limit asked for"
-    return Panel(title, limit, draw)
+    return Panel(title, limit, draw, x=_times_axis([name], curve, {name: limit_s}))

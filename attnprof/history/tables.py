@@ -48,7 +48,7 @@ def courses_table(history: History, *, everything: bool = True) -> Table:
     notes = [f"{left_out} rows without news are left out: --all shows them."] if left_out else []
     return Table(
         name="history",
-        title=f"History of {history.num_runs} runs in {history.folder}"
+        title=f"History of {units.counted(history.num_runs, 'run')} in {history.folder}"
         + (" (synthetic device)" if history.is_synthetic else ""),
         columns=(
             Column("workload", "Workload"),

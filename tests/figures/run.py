@@ -9,6 +9,7 @@ from attnprof.fit import fit_run
 from attnprof.run_header import in_grid_order
 
 ROOT = Path(__file__).parents[2]
+REPORTS = ROOT / "reports"
 GOLDEN = ROOT / "tests" / "golden" / "cpu-run"
 
 Parts = tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]

@@ -86,6 +86,17 @@ def test_a_law_that_does_not_hold_is_not_drawn_and_the_panel_says_so() -> None:
     assert "no law" in figure.panels[0].note
 
 
+def test_without_a_spare_point_nothing_is_foretold_and_the_panel_says_so() -> None:
+    header, records = planted((1e-3, 1e-6, 2e-9), (256, 1024, 4096))
+    figure = latency_figure(header, records, fit_run(header, records))
+    assert figure is not None
+    (law,) = [line for line in drawn(figure).lines if line.get_color() == LIGHT.orange]
+    assert max(law.get_xdata()) <= 4096
+    assert "3 points give the law no interval" in figure.panels[0].note
+    words = {key.words for key in figure.keys}
+    assert not words & {"where it foretells", "its 95 % interval"}
+
+
 def test_decodes_are_in_their_own_figure_by_the_length_of_the_cache(parts: Parts) -> None:
     header, records, fits = parts
     figure = decode_figure(header, records, fits)
@@ -137,7 +148,7 @@ def test_a_series_alone_has_no_others_behind_it_and_no_key_for_them() -> None:
     figure = latency_figure(header, records, fit_run(header, records))
     assert figure is not None
     assert "other series" not in {key.words for key in figure.keys}
-    assert not [line for line in drawn(figure).lines if line.get_color() == LIGHT.grid]
+    assert not [line for line in drawn(figure).lines if line.get_color() == LIGHT.ghost]
 
 
 def test_of_many_series_nine_are_drawn_and_the_source_says_how_many_there_are() -> None:

@@ -1,7 +1,9 @@
 """Figures of estimates, comparisons and histories: what binds, what changed, what holds."""
 
 import copy
+import itertools
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +57,15 @@ def test_the_serving_curve_has_its_points_and_both_limits() -> None:
         )
         (line,) = [line for line in axes.lines if line.get_color() == LIGHT.orange]
         assert set(line.get_xdata()) == {limit}
-        written = {text.get_text() for text in axes.texts}
-        assert {f"{point['batch_size']:,.0f}" for point in found["curve"]} <= written
+        sizes = {f"{point['batch_size']:,.0f}": point for point in found["curve"]}
+        heights = [
+            sizes[text.get_text()]["output_tokens_per_s"]["mid"]
+            for text in axes.texts
+            if text.get_text() in sizes
+        ]
+        assert max(heights) == max(y for _, y in expected)  # the last point says how many
+        apart = [high - low for low, high in itertools.pairwise(sorted(heights))]
+        assert min(apart) >= 0.05 * figure.y.high  # and no label is written on another
     assert "calibrated" in figure.source
 
 
@@ -109,7 +118,27 @@ def test_a_comparison_shows_each_ratio_with_its_interval_and_says_what_has_none(
     assert shown == ratios
     assert "without a ratio" in figure.source
     assert "regressed" in figure.title
-    assert figure.x.low <= 1 <= figure.x.high
+
+
+@pytest.mark.parametrize("furthest", [1.02, 3.0, 4000.0, 0.001])
+def test_each_panel_of_a_comparison_has_an_axis_that_holds_its_own_ratios(furthest: float) -> None:
+    found = document("compare")
+    metrics = [
+        metric
+        for workload in found["workloads"]
+        for metric in workload["metrics"]
+        if metric["metric"] == "peak_memory" and metric["ratio"]["mid"] is not None
+    ]
+    metrics[0] |= {"ratio": {"mid": furthest, "low": None, "high": None}, "verdict": "regressed"}
+    figure = figure_of(comparison_figure(found))
+    latency, memory, *_ = (panel.x for panel in figure.panels)
+    assert latency is not None
+    assert memory is not None
+    assert memory.low < min(1.0, furthest) <= max(1.0, furthest) < memory.high
+    assert latency.high < 10  # however far memory went
+    for axis in (latency, memory):
+        assert len(axis.ticks) >= 2
+        assert all(axis.low <= tick <= axis.high for tick in axis.ticks)
 
 
 def test_a_comparison_of_equals_shows_latency_alone() -> None:
@@ -138,16 +167,31 @@ def test_a_history_shows_levels_changes_and_what_else_changed() -> None:
         assert len(levels) == len({point["level"] for point in course["points"]})
         changes = [line for line in axes.lines if line.get_color() == LIGHT.purple]
         assert len(changes) == len(course["changes"])
+        for line, change in zip(changes, course["changes"], strict=True):
+            days = [datetime.fromisoformat(one["started"]) for one in course["points"]]
+            changed = datetime.fromisoformat(change["started"])
+            before = max(day for day in days if day < changed)
+            assert before.timestamp() < 86400 * line.get_xdata()[0] < changed.timestamp()
     assert "torch 2.12.0 → 2.13.0" in figure.alt
 
 
-def test_courses_with_news_come_first_and_one_run_alone_is_shown() -> None:
+def test_courses_with_news_come_first_and_one_run_alone_is_no_course() -> None:
     found = document("history")
     quiet = copy.deepcopy(found["courses"][0])
-    quiet |= {"shape": None, "changes": [], "verdict": "same", "points": quiet["points"][:1]}
+    quiet |= {"shape": None, "changes": [], "verdict": "same", "points": quiet["points"][:2]}
     found["courses"] = [quiet, *found["courses"]]
     figure = figure_of(history_figure(found))
     assert figure.panels[-1].note.startswith("same")
     found["courses"] = [quiet]
-    assert len(figure_of(history_figure(found)).panels) == 1
-    assert history_figure({**found, "courses": []}) is None
+    alone = figure_of(history_figure(found))
+    assert len(alone.panels) == 1
+    assert "its level changed" not in {key.words for key in alone.keys}
+    quiet["points"] = quiet["points"][:1]
+    assert history_figure(found) is None
+
+
+def test_the_axis_of_a_history_holds_the_intervals_of_its_runs() -> None:
+    found = document("history")
+    found["courses"][0]["points"][0]["error"] = 0.3
+    figure = figure_of(history_figure(found))
+    assert figure.y.low < 0.45
