@@ -3,25 +3,46 @@
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
-from attnprof.figures.base import Figure
+from attnprof.figures.base import DARK, LIGHT, Figure, Theme
 from attnprof.figures.drawing import svg_text, with_variables
-from attnprof.findings import doubts, roof_words, what_was_measured
+from attnprof.findings import doubts, what_was_measured
 from attnprof.fit import WORST_RESIDUAL
 from attnprof.legend import environment_rows, legend_rows
-from attnprof.pages.findings import headlines
-from attnprof.pages.tables import escaped, table_html
+from attnprof.pages.findings import Finding, headlines
+from attnprof.pages.measured import measured_rows
+from attnprof.pages.tables import escaped, side_by_side, table_html, table_id
 from attnprof.records import Run
 from attnprof.render import Table
 from attnprof.report import results_table, tables
 from attnprof.run_header import command_of, device_name, is_synthetic
 
-_SVG_STYLE = re.compile(r"<style type=\"text/css\">.*?</style>", re.DOTALL)
-_SVG_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+# Of the page alone, each a contrast of 4.5 or more to the background; figures have the others.
+_LIGHT = "--link: #0a5cad; --bad: #b3261e; --shade: #f4f6f8"
+_DARK = "--link: #6cb6ff; --bad: #ff8f86; --shade: #161c24"
+
+# What an SVG has that nobody sees within a page.
+_SVG_WASTE = re.compile(
+    r'<style type="text/css">.*?</style>|<metadata>.*?</metadata>|<defs>\s*</defs>'
+    r'|(?<=<g) id="[^"]*"| transform="rotate\(-0 [^"]*"| font-family: [^;"]*;'
+    r"|(?<=>)\s+(?=<)",
+    re.DOTALL,
+)
 _SVG_ID = re.compile(r'((?<=\bid=")|(?<=href="#)|(?<=url\(#))')
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A part of the page: its id, its heading, and what the contents list below it."""
+
+    key: str
+    name: str
+    html: str
+    parts: tuple[tuple[str, str], ...] = ()  # ids and names
 
 
 def report_page(run: Run, fits: Mapping[str, Any], figures: Sequence[Figure], made_by: str) -> str:
@@ -34,27 +55,44 @@ def report_page(run: Run, fits: Mapping[str, Any], figures: Sequence[Figure], ma
         CannotMeasureError: matplotlib is not installed.
     """
     header, records = run.header, run.records
-    made = tables(header, records, fits)
-    title = f"Attention on {device_name(header)}"
-    title += " (synthetic device)" if is_synthetic(header) else ""
+    made = side_by_side(tables(header, records, fits))
     doubtful = [*doubts(header, records), *_doubtful_laws(fits)]
     doubtful += [f"The last line of {torn} was cut in half by a crash." for torn in run.torn]
-    sections = {
-        "summary": ("What was found", _summary(headlines(records, fits))),
-        "doubts": ("What to doubt", _list(doubtful) or "<p>Nothing that the run itself shows.</p>"),
-        "figures": ("Figures", _figures(figures)),
-        "tables": ("Tables", "".join(map(table_html, made))),
-        "method": ("How it was measured", _method(run, made_by)),
-        "rows": ("Every workload", table_html(_as_people_read(results_table(records)))),
-        "legend": ("Legend", _legend(run)),
-    }
-    lead = " ".join(
-        [what_was_measured(header, records), *([said] if (said := roof_words(header)) else [])]
+    sections = (
+        _Section("summary", "What was found", _summary(headlines(records, fits))),
+        _Section(
+            "doubts", "What to doubt", _list(doubtful) or "<p>Nothing that the run shows.</p>\n"
+        ),
+        _Section("measured", "What was measured", _pairs(measured_rows(header, records))),
+        _Section(
+            "figures",
+            "Figures",
+            _boxed("figures", map(_figure, figures)),
+            tuple((f"figure-{figure.name}", figure.title) for figure in figures),
+        ),
+        _Section(
+            "tables",
+            "Tables",
+            _boxed("tables", map(table_html, made)),
+            tuple((table_id(table), table.title) for table in made),
+        ),
+        _Section("method", "How it was measured", _method(run, made_by)),
+        _Section("rows", "Every workload", table_html(_as_people_read(results_table(records)))),
+        _Section("legend", "Legend", _pairs(legend_rows(records))),
     )
-    return _document(title, lead, {key: one for key, one in sections.items() if one[1]}, made_by)
+    title = _title(run)
+    lead = what_was_measured(header, records)
+    return _document(title, lead, [section for section in sections if section.html], made_by)
 
 
-def _document(title: str, lead: str, sections: Mapping[str, tuple[str, str]], made_by: str) -> str:
+def _title(run: Run) -> str:
+    name = (run.header.get("grid") or {}).get("name")
+    title = f"{name}: attention" if name else "Attention"
+    title += f" on {device_name(run.header)}"
+    return f"{title} (synthetic device)" if is_synthetic(run.header) else title
+
+
+def _document(title: str, lead: str, sections: Sequence[_Section], made_by: str) -> str:
     style, script = (
         files("attnprof.pages").joinpath(name).read_text(encoding="utf-8")
         for name in ("style.css", "script.js")
@@ -62,51 +100,90 @@ def _document(title: str, lead: str, sections: Mapping[str, tuple[str, str]], ma
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "base-uri 'none'; form-action 'none'"
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    contents = "".join(
-        f'<li><a href="#{key}">{escaped(name)}</a></li>' for key, (name, _) in sections.items()
-    )
+    contents = "".join(_contents_item(section) for section in sections)
     body = "".join(
-        f'<section aria-labelledby="{key}"><h2 id="{key}">{escaped(name)}</h2>\n'
-        f"{content}</section>\n"
-        for key, (name, content) in sections.items()
+        f'<section aria-labelledby="{section.key}"><h2 id="{section.key}">'
+        f"{escaped(section.name)}</h2>\n{section.html}</section>\n"
+        for section in sections
     )
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escaped(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f'<a class="skip" href="#summary">Skip to what was found</a>\n'
-        f'<header><h1>{escaped(title)}</h1>\n<p class="lead">{escaped(lead)}</p>\n'
-        f'<nav aria-label="Contents"><ul>{contents}</ul></nav></header>\n'
-        f"<main>\n{body}</main>\n"
-        f"<footer>Made by <code>{escaped(made_by)}</code>.</footer>\n"
+        f'<title>{escaped(title)}</title>\n<link rel="icon" href="data:,">\n'
+        f"<style>\n{_colours()}{style}</style>\n</head>\n<body>\n"
+        '<a class="skip" href="#summary">Skip to what was found</a>\n<div class="page">\n'
+        f'<header><h1>{escaped(title)}</h1>\n<p class="lead">{escaped(lead)}</p></header>\n'
+        f'<nav aria-label="Contents"><details open><summary>Contents</summary>'
+        f"<ul>{contents}</ul></details></nav>\n<main>\n{body}</main>\n"
+        f"<footer>Made by <code>{escaped(made_by)}</code>.</footer>\n</div>\n"
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
 
 
-def _summary(found: Sequence[str]) -> str:
+def _colours() -> str:
+    """Those of the figures and of the page as CSS variables; paper is always light."""
+    light, dark = _variables(LIGHT), _variables(DARK)
+    return (
+        f":root {{ color-scheme: light dark; {light}; {_LIGHT} }}\n"
+        f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark}; {_DARK} }} }}\n"
+        "@media print { :root { color-scheme: light; } }\n"
+    )
+
+
+def _variables(theme: Theme) -> str:
+    return "; ".join(f"--{name}: {value}" for name, value in vars(theme).items() if name != "name")
+
+
+def _contents_item(section: _Section) -> str:
+    inner = "".join(_link(key, name) for key, name in section.parts)
+    link = _link(section.key, section.name)
+    return f"{link.removesuffix('</li>')}<ul>{inner}</ul></li>" if inner else link
+
+
+def _link(key: str, name: str) -> str:
+    return f'<li><a href="#{escaped(key)}">{escaped(name)}</a></li>'
+
+
+def _summary(found: Sequence[Finding]) -> str:
     if not found:
         return "<p>Too little was measured to say anything.</p>\n"
-    return f'<ol class="findings">{"".join(f"<li>{escaped(said)}</li>" for said in found)}</ol>\n'
+    items = "".join(
+        f"<li><strong>{escaped(one.number)}</strong> <b>{escaped(one.of)}</b>"
+        f"<p>{escaped(one.said)}</p></li>"
+        for one in found
+    )
+    return f'<ol class="findings" role="list">{items}</ol>\n'
 
 
 def _list(sentences: Sequence[str]) -> str:
     items = "".join(f"<li>{escaped(said)}</li>" for said in sentences)
-    return f"<ul>{items}</ul>\n" if items else ""
+    return f'<ul class="doubts">{items}</ul>\n' if items else ""
+
+
+def _pairs(rows: Sequence[tuple[str, str]]) -> str:
+    items = "".join(
+        f"<div><dt>{escaped(name)}</dt><dd>{escaped(said)}</dd></div>" for name, said in rows
+    )
+    return f'<dl class="pairs">{items}</dl>\n' if items else ""
+
+
+def _boxed(look: str, parts: Iterable[str]) -> str:
+    inner = "".join(parts)
+    return f'<div class="{look}">{inner}</div>\n' if inner else ""
 
 
 def _doubtful_laws(fits: Mapping[str, Any]) -> list[str]:
     """How many series follow no law that could foretell anything."""
     known = [one for one in fits["series"] if one["worst_residual"] is not None]
     missed = sum(one["worst_residual"] > WORST_RESIDUAL for one in known)
-    said = f"{missed} of {len(known)} series follow no law to 10 %, and foretell nothing."
+    said = (
+        f"Of {len(known)} fitted curves, those that miss a measured point by more than 10 % and "
+        f"foretell nothing: {missed}."
+    )
     return [said] if missed else []
-
-
-def _figures(figures: Sequence[Figure]) -> str:
-    return f'<div class="figures">{"".join(map(_figure, figures))}</div>\n' if figures else ""
 
 
 def _figure(figure: Figure) -> str:
@@ -123,44 +200,19 @@ def _figure(figure: Figure) -> str:
 
 
 def _inline(svg: str, prefix: str) -> str:
-    """An SVG within a page: in the page's colours, with ids that no other has."""
-    svg = svg[svg.index("<svg ") :]
-    svg = _SVG_STYLE.sub("", _SVG_METADATA.sub("", svg))
+    """An SVG within a page: in the page's colours and fonts, with ids that no other has."""
+    svg = _SVG_WASTE.sub("", svg[svg.index("<svg ") :])
     return with_variables(_SVG_ID.sub(prefix, svg))
 
 
 def _method(run: Run, made_by: str) -> str:
     command = command_of(run.header)
-    rows = "".join(
-        f'<tr><th scope="row">{escaped(key)}</th><td class="wraps">{escaped(value)}</td></tr>'
-        for key, value in environment_rows(run.header)
-    )
-    measured = (
-        f"<pre tabindex=0>{escaped(command)}</pre>"
-        if command
-        else "<p>The command was not kept.</p>"
-    )
+    measured = f"<pre>{escaped(command)}</pre>" if command else "<p>The command was not kept.</p>"
     return (
         f"{measured}\n<p>This page is made again from the records by:</p>\n"
-        f"<pre tabindex=0>{escaped(made_by)}</pre>\n"
-        '<div class="scroll" role="region" tabindex="0" aria-label="Environment">'
-        f"<table>{rows}</table></div>\n"
+        f"<pre>{escaped(made_by)}</pre>\n{_pairs(environment_rows(run.header))}"
     )
 
 
 def _as_people_read(table: Table) -> Table:
-    """Every key of ``results.csv`` but those that no row has."""
-    used = tuple(
-        column
-        for column in table.columns
-        if any(row.get(column.key) not in (None, [], ()) for row in table.rows)
-    )
-    return Table(table.name, "Every key of results.csv, unscaled", used, table.rows, table.notes)
-
-
-def _legend(run: Run) -> str:
-    items = "".join(
-        f"<dt>{escaped(name)}</dt><dd>{escaped(said)}</dd>"
-        for name, said in legend_rows(run.records)
-    )
-    return f'<dl class="legend">{items}</dl>\n'
+    return replace(table, title="Every key of results.csv, unscaled")

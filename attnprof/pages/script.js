@@ -1,10 +1,9 @@
 "use strict";
 document.documentElement.classList.add("has-script");
+document.querySelector("nav details").open = matchMedia("(min-width: 1100px)").matches;
 for (const box of document.querySelectorAll(".box")) {
   const body = box.querySelector("tbody");
   const rows = [...body.rows];
-  const said = box.querySelector("output");
-  const nothing = box.querySelector(".none");
   const heads = [...box.querySelectorAll("thead th")];
   const value = (row, column) => {
     const cell = row.cells[column];
@@ -24,7 +23,7 @@ for (const box of document.querySelectorAll(".box")) {
       body.append(...known, ...unknown);
     });
   });
-  box.querySelector("input").addEventListener("input", (event) => {
+  box.querySelector("input")?.addEventListener("input", (event) => {
     const words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const row of rows) {
@@ -32,7 +31,7 @@ for (const box of document.querySelectorAll(".box")) {
       row.hidden = !words.every((word) => text.includes(word));
       shown += row.hidden ? 0 : 1;
     }
-    said.textContent = words.length ? `${shown} of ${rows.length}` : "";
-    nothing.hidden = shown > 0;
+    box.querySelector("output").textContent = words.length ? `${shown} of ${rows.length}` : "";
+    box.querySelector(".none").hidden = shown > 0;
   });
 }

@@ -2,13 +2,15 @@
 
 import html
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from attnprof.render import Column, Table, cell, plain
 
 MOST_ROWS = 2000  # of a table, so that a browser stays quick
+FEWEST_TO_FILTER = 6  # rows; fewer are seen at a glance
+_MOST_OF_SMALL = 6  # columns of a table that needs no more than half of a wide window
 
 
 def escaped(text: str) -> str:
@@ -20,27 +22,62 @@ def escaped(text: str) -> str:
     return html.escape(plain(text))
 
 
+def table_id(table: Table) -> str:
+    """The id of the box that a table is in."""
+    return f"table-{table.name}"
+
+
+def side_by_side(tables: Sequence[Table]) -> list[Table]:
+    """In their order, but each small one has the next small one behind it, to share a line."""
+    left, ordered = list(tables), []
+    while left:
+        ordered.append(left.pop(0))
+        if _is_small(ordered[-1]):
+            others = (number for number, table in enumerate(left) if _is_small(table))
+            ordered += [left.pop(number) for number in [*others][:1]]
+    return ordered
+
+
+def _is_small(table: Table) -> bool:
+    return len(_used_columns(table)) <= _MOST_OF_SMALL
+
+
+def _used_columns(table: Table) -> tuple[Column, ...]:
+    """Those that hold something in some row."""
+    return tuple(
+        column
+        for column in table.columns
+        if any(row.get(column.key) not in (None, "", [], ()) for row in table.rows)
+    )
+
+
 def table_html(table: Table) -> str:
-    """The table in a box with its title, a field to filter it by, and its notes."""
+    """The table in a box with its title, a field to filter it by, and its notes.
+
+    A column that holds nothing in any row is left out.
+    """
     table = replace(table, most_shown=MOST_ROWS).for_people()
-    name = f"table-{escaped(table.name)}"
-    columns = table.columns
+    name, title = escaped(table_id(table)), escaped(table.title)
+    columns = _used_columns(table)
     kinds = {column.key: _kind(table, column) for column in columns}
     heads = "".join(_head(column, kinds[column.key]) for column in columns)
-    rows = "\n".join(_row(table, row, kinds) for row in table.rows)
+    rows = "\n".join(_row(table, columns, row, kinds) for row in table.rows)
     notes = "".join(f"<p>{escaped(note)}</p>" for note in table.notes)
+    look = "box small" if _is_small(table) else "box"
+    filtering = (
+        f'<label class="script-only">Filter <input type="search" autocomplete="off" '
+        f'aria-label="Filter {title}"> <output aria-live="polite"></output></label>'
+    )
     return (
-        f'<div class="box" id="{name}">\n'
-        f'<div class="top"><h3 id="{name}-title">{escaped(table.title)}</h3>\n'
-        '<label class="script-only">Filter '
-        f'<input type="search" autocomplete="off" aria-label="Filter {escaped(table.title)}"> '
-        '<output aria-live="polite"></output></label></div>\n'
-        f'<div class="scroll" role="region" tabindex="0" aria-labelledby="{name}-title">\n'
+        f'<section class="{look}" id="{name}" aria-labelledby="{name}-title">\n'
+        f'<div class="top"><h3 id="{name}-title">{title}</h3>\n'
+        + (filtering if len(table.rows) >= FEWEST_TO_FILTER else "")
+        + f'</div>\n<div class="scroll" role="group" tabindex="0" aria-label="Rows of {title}">\n'
         f'<table aria-labelledby="{name}-title">'
         f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n"
         '<p class="none" hidden>No row has these words.</p></div>\n'
         + (f'<div class="notes">{notes}</div>\n' if notes else "")
-        + "</div>\n"
+        + "</section>\n"
     )
 
 
@@ -62,13 +99,19 @@ def _head(column: Column, kind: str) -> str:
     )
 
 
-def _row(table: Table, row: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
+def _row(
+    table: Table, columns: tuple[Column, ...], row: Mapping[str, Any], kinds: Mapping[str, str]
+) -> str:
+    """By its first cell a row is told from others."""
     is_alarming = table.alarming is not None and table.alarming(row)
-    cells = "".join(_cell(column, row, kinds[column.key]) for column in table.columns)
+    cells = "".join(
+        _cell(column, row, kinds[column.key], 'th scope="row"' if number == 0 else "td")
+        for number, column in enumerate(columns)
+    )
     return f"<tr{' class=alarming' if is_alarming else ''}>{cells}</tr>"
 
 
-def _cell(column: Column, row: Mapping[str, Any], kind: str) -> str:
+def _cell(column: Column, row: Mapping[str, Any], kind: str, tag: str) -> str:
     """What people see, and the value by which it is sorted; an unknown one has none."""
     value, shown = row.get(column.key), escaped(cell(column, row))
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -78,4 +121,4 @@ def _cell(column: Column, row: Mapping[str, Any], kind: str) -> str:
     else:
         sorted_by = f' data-v="{shown}"'
     look = "right" if column.align == "right" else "wraps" if column.wraps else ""
-    return f"<td{f' class={look}' if look else ''}{sorted_by}>{shown}</td>"
+    return f"<{tag}{f' class={look}' if look else ''}{sorted_by}>{shown}</{tag[:2]}>"

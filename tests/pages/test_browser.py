@@ -93,7 +93,7 @@ def test_the_text_of_every_figure_stays_within_it(browser: Any, address: str) ->
 
 def cells(page: Any, column: int) -> list[str]:
     rows = page.locator("#table-latency tbody tr:visible")
-    return [str(text) for text in rows.locator(f"td:nth-child({column})").all_text_contents()]
+    return [str(text) for text in rows.locator(f":nth-child({column})").all_text_contents()]
 
 
 def raw(page: Any, column: int) -> list[float]:
@@ -154,9 +154,13 @@ def test_text_and_controls_have_contrast_enough_in_both_schemes(browser: Any, ad
             const ground = (one) => { for (let at = one; at; at = at.parentElement) {
                 const rgb = parse(getComputedStyle(at).backgroundColor);
                 if (rgb.length < 4 || rgb[3] > 0) return rgb; } return [255, 255, 255]; };
-            return [...document.querySelectorAll('h1,h2,h3,p,li,a,td,th button,dt,dd,label,pre')]
+            const words = 'h1,h2,h3,p,li,a,b,strong,td,th,th button,dt,dd,label,pre,summary,'
+                + 'footer,code,svg text';
+            const ink = (one) =>
+                getComputedStyle(one)[one instanceof SVGElement ? "fill" : "color"];
+            return [...document.querySelectorAll(words)]
                 .filter((one) => one.checkVisibility() && one.textContent.trim())
-                .filter((one) => { const pair = [light(parse(getComputedStyle(one).color)),
+                .filter((one) => { const pair = [light(parse(ink(one))),
                     light(ground(one))].sort((a, b) => b - a);
                     return (pair[0] + 0.05) / (pair[1] + 0.05) < 4.5; })
                 .map((one) => one.tagName + one.textContent.slice(0, 40)); }"""
@@ -171,9 +175,10 @@ def test_it_prints_without_controls_in_light_colours_and_no_table_is_cut(
     page = opened(browser, address, color_scheme="dark")
     page.emulate_media(media="print")
     page.set_viewport_size({"width": 700, "height": 1000})
-    assert not page.locator("#table-latency input").is_visible()
+    for control in ("input", "label", "nav", ".skip", "[aria-labelledby=rows]"):
+        assert page.locator(control).count() > 0
+        assert not any(one.is_visible() for one in page.locator(control).all())
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert not page.locator("nav").is_visible()
     cut = page.evaluate(
         """() => [...document.querySelectorAll('.box .scroll')]
             .filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth + 1)
@@ -192,4 +197,127 @@ def test_without_script_all_is_there_and_no_control_that_does_nothing(
     page.goto(address)
     assert page.locator("#table-latency tbody tr").count() > 10
     assert not page.locator("#table-latency input").is_visible()
+    assert page.locator("nav li a").first.is_visible()
     context.close()
+
+
+def test_the_first_column_and_the_headings_stay_while_a_table_is_moved(
+    browser: Any, address: str
+) -> None:
+    page = opened(browser, address, 380)
+    moved = page.locator("#table-latency .scroll").evaluate(
+        """(box) => {
+            const places = () => ['tbody th', 'thead th:first-child', 'tbody td:nth-child(3)']
+                .map((one) => box.querySelector(one).getBoundingClientRect())
+                .flatMap((one) => [one.left, one.top]);
+            const before = places();
+            box.scrollTo(90, 60);
+            return places().map((place, number) => place - before[number]); }"""
+    )
+    assert moved == [0, -60, 0, 0, -90, -60]
+    page.close()
+
+
+@pytest.mark.parametrize("width", [380, 1280, 1920])
+def test_no_line_of_text_is_longer_than_ninety_characters(
+    browser: Any, address: str, width: int
+) -> None:
+    page = opened(browser, address, width)
+    longest = page.evaluate(
+        """() => Math.max(...[...document.querySelectorAll('p, li, dd')]
+            .filter((one) => one.checkVisibility() && one.children.length === 0)
+            .map((one) => { const range = document.createRange();
+                range.selectNodeContents(one);
+                const tops = {};
+                for (let i = 0; i < one.textContent.length; i += 1) {
+                    range.setStart(one.firstChild, i); range.setEnd(one.firstChild, i + 1);
+                    const top = Math.round(range.getBoundingClientRect().top);
+                    tops[top] = (tops[top] ?? 0) + 1; }
+                return Math.max(0, ...Object.values(tops)); }))"""
+    )
+    assert 20 < longest <= 90
+    page.close()
+
+
+def test_a_wide_window_is_filled_and_its_contents_stay_in_sight(browser: Any, address: str) -> None:
+    page = opened(browser, address, 1920)
+    lefts = page.evaluate(
+        """() => ['.findings li', 'figure', '.tables .box'].map((one) =>
+            [...document.querySelectorAll(one)].map((box) => box.getBoundingClientRect())
+                .reduce(([left, right], box) => [Math.min(left, box.left),
+                    Math.max(right, box.right)], [1920, 0]))"""
+    )
+    for left, right in lefts:
+        assert right - left > 0.8 * 1920
+    page.evaluate("scrollTo(0, 5000)")
+    link = page.locator("nav a").first
+    assert link.bounding_box()["y"] >= 0
+    assert link.is_visible()
+    page.close()
+
+
+def test_on_a_phone_the_contents_are_folded_and_open_by_keyboard(
+    browser: Any, address: str
+) -> None:
+    page = opened(browser, address, 380)
+    link = page.get_by_role("link", name="What to doubt")
+    assert not link.is_visible()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert link.is_visible()
+    link.press("Enter")
+    assert page.evaluate("document.querySelector('#doubts').getBoundingClientRect().top") < 100
+    page.close()
+
+
+def test_by_keyboard_all_is_reached_in_the_order_of_the_page_and_seen_to_be(
+    browser: Any, address: str
+) -> None:
+    page = opened(browser, address)
+    reached = []
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate(
+                """() => { const one = document.activeElement, look = getComputedStyle(one),
+                    box = one.getBoundingClientRect();
+                    const all = [...document.querySelectorAll('*')];
+                    return [all.indexOf(one), look.outlineStyle, parseFloat(look.outlineWidth),
+                        box.width > 0 && box.left >= 0 && box.top < innerHeight
+                            && box.bottom > 0]; }"""
+            )
+        )
+        if len(reached) == 1:
+            assert page.evaluate("document.activeElement.className") == "skip"
+    places = [place for place, *_ in reached]
+    assert places == sorted(set(places))
+    assert {(style, width >= 2, is_seen) for _, style, width, is_seen in reached} == {
+        ("solid", True, True)
+    }
+    page.close()
+
+
+@pytest.mark.parametrize("width", [380, 1280])
+def test_what_is_to_be_touched_is_large_enough(browser: Any, address: str, width: int) -> None:
+    page = opened(browser, address, width)
+    page.evaluate("document.querySelector('nav details').open = true")
+    small = page.evaluate(
+        """() => [...document.querySelectorAll('nav a, summary, button, input')]
+            .filter((one) => { const box = one.getBoundingClientRect();
+                return box.width < 24 || box.height < 24; })
+            .map((one) => one.outerHTML)"""
+    )
+    assert small == []
+    page.close()
+
+
+def test_nothing_moves_by_itself(browser: Any, address: str) -> None:
+    page = opened(browser, address)
+    moving = page.evaluate(
+        """() => [...document.querySelectorAll('*')].map((one) => getComputedStyle(one))
+            .filter((look) => look.animationName !== 'none' || look.transitionDuration !== '0s'
+                || look.scrollBehavior !== 'auto').length"""
+    )
+    assert moving == 0
+    page.close()

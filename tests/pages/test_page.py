@@ -1,5 +1,6 @@
 """The page of a run: it needs nothing else, says what the run says, escapes what it is given."""
 
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -11,8 +12,9 @@ import pytest
 from attnprof.figures.of_run import run_figures
 from attnprof.fit import fit_run
 from attnprof.pages.findings import headlines
+from attnprof.pages.measured import measured_rows
 from attnprof.pages.page import report_page
-from attnprof.pages.tables import table_html
+from attnprof.pages.tables import side_by_side, table_html
 from attnprof.records import Run
 from attnprof.render import Column, Table
 from tests.figures.run import GOLDEN, ROOT, run_of
@@ -82,10 +84,10 @@ def test_nothing_is_fetched_and_a_policy_forbids_it(page: str, outline: Outline)
         for key, value in attributes.items()
         if key in ("src", "href", "xlink:href", "srcset", "action", "poster", "data")
     ]
-    assert addresses
-    assert all(str(address).startswith("#") for address in addresses)
+    assert [address for address in addresses if not str(address).startswith("#")] == ["data:,"]
     assert not re.search(r"url\((?!#)|@import", page)
-    assert {"link", "img", "iframe", "object"}.isdisjoint(tag for tag, _ in outline.tags)
+    assert {"img", "iframe", "object"}.isdisjoint(tag for tag, _ in outline.tags)
+    assert [one["rel"] for one in outline.named("link")] == ["icon"]  # or a browser asks for one
     (policy,) = [one for one in outline.named("meta") if "http-equiv" in one]
     assert str(policy["content"]).startswith("default-src 'none'")
 
@@ -97,7 +99,7 @@ def test_every_id_is_its_own_and_every_reference_finds_one(outline: Outline) -> 
         str(value).removeprefix("#")
         for _, attributes in outline.tags
         for key, value in attributes.items()
-        if key in ("href", "xlink:href", "aria-labelledby")
+        if key in ("href", "xlink:href", "aria-labelledby") and value != "data:,"
     ]
     wanted += [
         found
@@ -113,8 +115,12 @@ def test_the_page_says_what_was_found_what_to_doubt_and_which_commands_made_it(
     outline: Outline,
 ) -> None:
     header, records, fits = run_of(GOLDEN)
-    for said in headlines(records, fits):
-        assert " ".join(said.split()) in outline.text
+    found = headlines(records, fits)
+    assert found
+    for one in found:
+        assert f"{one.number} {one.of} {one.said}" in outline.text
+    for name, said in measured_rows(header, records):
+        assert f"{name} {said}" in outline.text
     assert "What to doubt" in outline.text
     assert COMMAND in outline.text
     assert " ".join(header["command"]) in outline.text
@@ -131,7 +137,7 @@ def test_every_figure_has_words_for_who_does_not_see_it(outline: Outline) -> Non
 
 def test_every_workload_has_its_row_and_raw_values_to_sort_by(outline: Outline) -> None:
     _, records, _ = run_of(GOLDEN)
-    sorted_by = {attributes.get("data-v") for attributes in outline.named("td")}
+    sorted_by = {one.get("data-v") for tag in ("th", "td") for one in outline.named(tag)}
     for record in records:
         assert record["workload_id"] in sorted_by
         assert repr(record["median_s"]) in sorted_by
@@ -169,27 +175,78 @@ def test_a_run_without_a_single_figure_still_has_a_page() -> None:
     ]  # fmt: skip
     found = Outline(page_of(header, failed))
     assert "Too little was measured" in found.text
-    assert "no answer in 60 s" in found.text
     assert not found.named("svg")
+    assert "#figures" not in [one["href"] for one in found.named("a")]
 
 
-@pytest.mark.parametrize("name", ["quick", "models", "recurrent", "caches", "positions"])
-def test_there_are_three_findings_or_as_many_as_a_run_holds_each_of_its_own_kind(
-    name: str,
-) -> None:
-    _, records, fits = run_of(ROOT / "reports" / name)
-    found = headlines(records, fits)
-    assert 1 <= len(found) <= 3
-    assert len(found) == len(set(found))
+def test_the_contents_lead_to_every_section_figure_and_table(outline: Outline) -> None:
+    targets = [str(one["href"]).removeprefix("#") for one in outline.named("a")]
+    assert len(targets) == len(set(targets)) + 1  # the skip link leads to a section too
+    named = {str(one["id"]) for one in outline.named("h2") + outline.named("figure")}
+    boxes = {
+        str(one["id"]) for one in outline.named("section") if "box" in (one.get("class") or "")
+    }
+    assert set(targets) == named | boxes - {"table-results"}
 
 
-def test_a_cache_of_the_wrong_size_is_the_first_finding() -> None:
-    header, records, _ = run_of(ROOT / "reports" / "quick")
-    wrong = [
-        {**record, "kv_bytes": 4 * record["kv_bytes"]} if record["kv_bytes"] else record
-        for record in records
-    ]
-    assert headlines(wrong, fit_run(header, wrong))[0].endswith(": wrong.")
+def test_headings_skip_no_level_and_there_is_one_of_each_landmark(outline: Outline) -> None:
+    levels = [int(tag[1]) for tag, _ in outline.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    for tag in ("header", "nav", "main", "footer", "title"):
+        assert len(outline.named(tag)) == 1
+    assert outline.named("html") == [{"lang": "en"}]
+
+
+def test_of_each_table_columns_and_rows_have_headings_and_it_has_a_name(outline: Outline) -> None:
+    assert {one.get("scope") for one in outline.named("th")} == {"col", "row"}
+    rows = [number for number, (tag, _) in enumerate(outline.tags) if tag == "tr"]
+    assert {outline.tags[number + 1][0] for number in rows} == {"th"}
+    assert all("aria-labelledby" in one for one in outline.named("table"))
+    fields = [one["aria-label"] for one in outline.named("input")]
+    assert fields
+    assert len(fields) == len(set(fields))
+
+
+def test_the_title_tells_one_sweep_from_another(page: str) -> None:
+    header, records, _ = run_of(GOLDEN)
+    other = page_of({**header, "grid": {**header["grid"], "name": "other"}}, records)
+    titles = [re.findall("<title>(.*?)</title>", text) for text in (page, other)]
+    assert titles[0] != titles[1]
+    assert header["facts"]["name"] in titles[0][0]
+
+
+@pytest.mark.parametrize("name", ["models", "caches"])
+def test_a_page_of_thirty_workloads_is_smaller_than_a_photograph(name: str) -> None:
+    header, records, _ = run_of(ROOT / "reports" / name)
+    text = page_of(header, records)
+    assert len(text.encode()) < 1_000_000
+    drawings = "".join(re.findall("<svg .*?</svg>", text, re.DOTALL))
+    assert not re.search("font-family|<metadata|<g id=", drawings)
+
+
+def test_small_tables_stand_side_by_side_and_none_is_lost() -> None:
+    def table(name: str, width: int) -> Table:
+        keys = [f"{name}{number}" for number in range(width)]
+        return Table(name, name, tuple(Column(key, key) for key in keys), (dict.fromkeys(keys, 1),))
+
+    given = [table("a", 9), table("b", 2), table("c", 9), table("d", 3), table("e", 2)]
+    assert [one.name for one in side_by_side(given)] == ["a", "b", "d", "c", "e"]
+
+
+def test_a_column_that_holds_nothing_is_left_out_and_an_unknown_beside_a_known_one_is_not() -> None:
+    columns = (Column("a", "A"), Column("b", "B"), Column("c", "C"))
+    rows = ({"a": 1, "b": "", "c": None}, {"a": None, "b": None, "c": 0})
+    text = table_html(Table("t", "T", columns, rows))
+    assert re.findall("<button[^>]*>(.*?)</button>", text) == ["A", "C"]
+    assert text.count("–") == 2
+
+
+def test_a_short_table_has_no_field_to_filter_it_by() -> None:
+    rows = tuple({"a": number} for number in range(6))
+    texts = [table_html(Table("t", "T", (Column("a", "A"),), some)) for some in (rows, rows[1:])]
+    assert ["<input" in text for text in texts] == [True, False]
 
 
 def test_of_a_long_table_the_page_holds_two_thousand_rows_and_says_how_many_more() -> None:
@@ -206,7 +263,7 @@ def test_unknown_values_have_nothing_to_sort_by_and_show_as_a_dash() -> None:
         alarming=lambda row: row["b"] == "y",
     )  # fmt: skip
     text = table_html(table)
-    assert '<td class=right data-v="1.5">1.5</td>' in text
-    assert text.count("<td class=right>–</td>") == 2
+    assert '<th scope="row" class=right data-v="1.5">1.5</th>' in text
+    assert text.count('<th scope="row" class=right>–</th>') == 2
     assert 'data-kind="number"' in text
     assert text.count("<tr class=alarming>") == 1
