@@ -48,12 +48,6 @@ class EstimateResult(Shown, Estimate):
     is the memory of one GPU. :meth:`to_json` is the document of ``--format json``.
     """
 
-    @property
-    def is_yes(self) -> bool:
-        """Whether it fits, holds as many users as were asked for, and keeps the limits."""
-        held = self.serves_users is not False and self.holds_limits is not False
-        return self.plan.fits and held
-
     def tables(self) -> list[Table]:
         """Those of ``attnprof estimate``."""
         from attnprof.capacity_tables import estimate_tables
@@ -61,8 +55,12 @@ class EstimateResult(Shown, Estimate):
         return estimate_tables(self)
 
     def __repr__(self) -> str:
+        from attnprof.estimate_words import served_words
+
         deployment = self.deployment
         verb = "fits" if self.plan.fits else "does not fit"
+        if self.plan.fits and self.num_served is not None:
+            verb += f", serves {served_words(self)},"
         return f"<{deployment.model.name} {verb} on {deployment.num_gpus} x {self.gpu.title}>"
 
 
@@ -226,6 +224,7 @@ def estimate(
     users: int | None = None,
     ttft: float | str | None = None,
     tpot: float | str | None = None,
+    safely: bool = False,
     calibration: PathLike | None = None,
     price: float | str | None = None,
 ) -> EstimateResult:
@@ -247,6 +246,7 @@ def estimate(
         users: Sequences wanted at once.
         ttft: The longest accepted time to first token.
         tpot: The longest accepted time per output token.
+        safely: Whether the upper ends of the intervals hold these limits, not their middles.
         calibration: Laws that the kernels follow, by name or file.
         price: Per GPU and hour: a number, or a list of prices by name.
 
@@ -283,6 +283,7 @@ def estimate(
             price=None if price is None else str(price),
             ttft_s=_seconds(ttft),
             tpot_s=_seconds(tpot),
+            safely=safely,
             calibration=None if calibration is None else str(calibration),
         )
     )

@@ -1,9 +1,19 @@
 """Estimates, audits, validations, GPUs and engines -> the tables that show them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnprof import units
 from attnprof.capacity.request import CPU
+from attnprof.estimate_words import (
+    Row,
+    binding_row,
+    cost_rows,
+    interval,
+    limits_rows,
+    loads,
+    rate,
+    users_rows,
+)
 from attnprof.render import Column, Table
 
 if TYPE_CHECKING:
@@ -96,20 +106,20 @@ def _memory_table(found: "Estimate", title: str) -> Table:
 def _figures_table(found: "Estimate") -> Table:
     plan, kv, settings = found.plan, found.kv, found.settings
     context = units.tokens(settings["max_model_len"])
-    figures: list[tuple[str, str, str]] = [
+    figures: list[Row] = [
         ("fits", "yes" if plan.fits else "no", ""),
-        *_users_row(found),
+        *users_rows(found),
         (f"sequences of {context} at once", f"{plan.max_concurrency:.3g}", "all of full length"),
         ("longest single sequence", units.counted(plan.max_context_len, "token"), ""),
     ]
     reads = f"prompt of {units.tokens(settings['prompt_len'])}"
-    how = found.provenance["latency.ttft_s"] if found.ttft_s.mid is not None else "unknown"
+    how = found.provenance["latency.ttft_s"]
+    if found.ttft_s.mid is None:
+        how = "unknown" if found.latency_fix is None else f"unknown: write {found.latency_fix}"
     if not plan.fits:
         how = "not to be had: it does not fit"
     prompt = f"{reads}, alone; {how}"
-    costs = {"per_hour": "cost of an hour"}
     if found.writes_tokens:
-        costs["per_million_output_tokens"] = "cost of a million output tokens"
         at_once = f"{settings['batch_size']:,} at once" if plan.fits else "if it fitted"
         answer = f"{reads}, {units.tokens(settings['output_len'])} more"
         figures += [
@@ -118,30 +128,22 @@ def _figures_table(found: "Estimate") -> Table:
             (f"cache of {context}", units.capacity(kv.admitted_bytes), "as the engine admits it"),
             ("  at best", units.capacity(kv.ideal_bytes), "what attention still reads"),
             ("  ignoring windows", units.capacity(kv.windowless_bytes), "what common formulas say"),
-            ("time to first token", _interval(found.ttft_s.to_json(), units.seconds), prompt),
+            ("time to first token", interval(found.ttft_s, units.seconds), prompt),
             (
                 "  among the others",
-                _interval(found.ttft_loaded_s.to_json(), units.seconds),
+                interval(found.ttft_loaded_s, units.seconds),
                 f"the mean of {at_once}; {how}",
             ),
             (
                 f"time per output token, {at_once}",
-                _interval(found.tpot_s.to_json(), units.seconds),
+                interval(found.tpot_s, units.seconds),
                 f"{answer}; {how}",
             ),
-            ("output", _interval(found.output_tokens_per_s.to_json(), _rate), f"all {at_once}"),
+            ("output", interval(found.output_tokens_per_s, rate), f"all {at_once}"),
         ]
     else:
-        costs["per_million_input_tokens"] = "cost of a million tokens read"
-        figures.append(
-            ("time to read one", _interval(found.ttft_s.to_json(), units.seconds), prompt)
-        )
-    figures += _slo_rows(found)
-    figures.append(("limited by", found.binding, ""))
-    cost = found.cost
-    for key, what in costs.items():
-        shown = units.capacity(None) if cost[key] is None else f"{cost[key]:.3g} {cost['currency']}"
-        figures.append((what, shown, "" if cost[key] is None else "by the price list"))
+        figures.append(("time to read one", interval(found.ttft_s, units.seconds), prompt))
+    figures += [*limits_rows(found), binding_row(found), *cost_rows(found)]
     return Table(
         name="capacity",
         title="What it holds and how fast it can be (estimated, not measured here)",
@@ -153,30 +155,6 @@ def _figures_table(found: "Estimate") -> Table:
         rows=tuple({"what": a, "value": b, "basis": c} for a, b, c in figures),
         alarming=lambda row: row["what"] == "fits" and row["value"] == "no",
     )
-
-
-def _slo_rows(found: "Estimate") -> list[tuple[str, str, str]]:
-    """What holds the limits of latency that were asked for."""
-    slo, settings = found.slo, found.settings
-    if slo is None:
-        return []
-    limits = [
-        f"{name} {units.seconds(value)}"
-        for name, value in (("TTFT", slo.limits.ttft_s), ("TPOT", slo.limits.tpot_s))
-        if value is not None
-    ]
-    within = f"within {' and '.join(limits)}"
-    length = f"prompt of {units.tokens(settings['prompt_len'])}"
-    users = f"{slo.prompt_users:,} user{'s' if slo.prompt_users > 1 else ''}"
-    return [
-        (
-            f"most at once {within}",
-            f"{slo.max_batch_size:,}, safely {slo.safe_batch_size:,}",
-            f"{length}; safely: by the upper ends of the intervals",
-        ),
-        ("  output then", _interval(slo.output_tokens_per_s.to_json(), _rate), ""),
-        ("  longest prompt", units.counted(slo.max_prompt_len, "token"), f"for {users}"),
-    ]
 
 
 def _curve_table(found: "Estimate") -> Table:
@@ -198,14 +176,14 @@ def _curve_table(found: "Estimate") -> Table:
     cost = Column("cost", f"{found.cost['currency']}/M tokens", "{:.3g}".format, "right", 1)
     return Table(
         name="curve",
-        title=f"Throughput against latency ({how}, not measured)",
+        title=f"Throughput against latency, {loads(found, ' and ')} ({how}, not measured)",
         columns=(
             Column("batch_size", "At once", "{:,}".format, "right"),
             Column("tpot_s", "Per token", units.seconds, "right"),
             Column("tpot_high_s", "At most", units.seconds, "right", 1),
             Column("ttft_loaded_s", "First token", units.seconds, "right"),
-            Column("output_tokens_per_s", "Output", _rate, "right"),
-            Column("per_gpu", "Of a GPU", _rate, "right", 1),
+            Column("output_tokens_per_s", "Output", rate, "right"),
+            Column("per_gpu", "Of a GPU", rate, "right", 1),
             *([cost] if priced else []),
         ),
         rows=tuple(rows),
@@ -260,28 +238,6 @@ def _step_table(found: "Estimate") -> Table:
         ),
         rows=tuple(rows),
     )
-
-
-def _rate(tokens_per_s: float) -> str:
-    return f"{_number(tokens_per_s)}/s"
-
-
-def _users_row(found: "Estimate") -> list[tuple[str, str, str]]:
-    """Whether the users that were asked for are served."""
-    settings = found.settings
-    if found.serves_users is None:
-        return []
-    what = f"{units.counted(settings['users'], 'user')} of {units.tokens(settings['users_len'])}"
-    if found.serves_users:
-        return [(what, "yes", f"{settings['users_served']:,} fit at once")]
-    return [(what, f"no, {settings['users_served']:,}", "so many fit at once")]
-
-
-def _interval(interval: dict[str, float | None], shown: Any) -> str:
-    low, mid, high = (interval[key] for key in ("low", "mid", "high"))
-    if mid is None or low is None or high is None:
-        return units.seconds(None)
-    return f"{shown(mid)} ({shown(low)} to {shown(high)})"
 
 
 def _alternatives_table(found: "Estimate") -> Table:

@@ -1,19 +1,13 @@
 """A model, GPUs and an engine -> memory, capacity, latency and cost, and how each was had."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnprof.capacity.alternatives import DATA_PARALLEL, Alternative, alternatives
 from attnprof.capacity.kv_sizes import KvSizes, kv_sizes
-from attnprof.capacity.latency import (
-    Interval,
-    decode_batch,
-    decode_time,
-    lengths,
-    peak_flops_per_s,
-    prefill_time,
-)
+from attnprof.capacity.latency import Interval, decode_batch, lengths
 from attnprof.capacity.request import CPU, EstimateRequest, deployment_of
 from attnprof.engines.base import GIB, Deployment, MemoryPlan
 from attnprof.engines.registry import plan_memory
@@ -22,10 +16,8 @@ from attnprof.gpus import Gpu
 from attnprof.prices import price_per_gpu_hour
 from attnprof.serving.latency import Figures, Latency, Limits, Slo, Sum, latency_of
 from attnprof.serving.load import Load
-from attnprof.serving.local import LocalLatency
 from attnprof.serving.offers import load_of, per_million
 from attnprof.serving.own import KERNELS
-from attnprof.theory.serving_roofline import Roofs, StepTime
 from attnprof.theory.weights import weight_bytes
 
 __all__ = ["Estimate", "EstimateRequest", "estimate"]
@@ -55,13 +47,32 @@ class Estimate:
     curve: tuple[Figures, ...] = ()
     slo: Slo | None = None
     step: Sum | None = None
+    latency_fix: str | None = None
+    """What to type where latency is unknown for the lack of it."""
+
+    @property
+    def is_yes(self) -> bool:
+        """Whether it fits, holds as many users as were asked for, and keeps the limits."""
+        held = self.serves_users is not False and self.holds_limits is not False
+        return self.plan.fits and held
 
     @property
     def holds_limits(self) -> bool | None:
-        """Whether the users asked for, or one, are served within the limits; None without any."""
+        """Whether the users asked for, or one, are served within the limits; None without any.
+
+        The middles of the intervals decide, or their upper ends where it was asked to be safe.
+        """
         if self.slo is None:
             return None
-        return self.slo.max_batch_size >= (self.settings.get("users") or 1)
+        return self.slo.batch_size >= (self.settings.get("users") or 1)
+
+    @property
+    def num_served(self) -> int | None:
+        """Of the users asked for, or of all that are held, those served within memory and limits;
+        None where neither was asked for."""
+        held = [self.settings["users_served"]] if self.settings.get("users") else []
+        held += [] if self.slo is None else [self.slo.batch_size]
+        return min([*held, self.settings.get("users") or max(held)]) if held else None
 
     @property
     def serves_users(self) -> bool | None:
@@ -170,28 +181,13 @@ def estimate(request: EstimateRequest) -> Estimate:
     users_len = prompt + output if request.prompt_len or request.output_len else None
     users_len = users_len or deployment.max_model_len
     served = decode_batch(replace(request, users=None), deployment, plan, users_len)
-    roofs = Roofs(
-        peak_flops_per_s(deployment), gpu.memory_bandwidth_bytes_per_s, gpu.link_bytes_per_s
-    )
-    step = prefill = prefill_time(deployment, roofs, prompt)
-    if output:
-        step = decode_time(
-            deployment, plan, roofs, prompt, output // 2, max(1, batch // deployment.dp)
-        )
     law = latency_of(deployment, request.calibration)
     if law.problem is not None and Limits(request.ttft_s, request.tpot_s).are_given:
-        raise CannotMeasureError(
-            f"whether limits hold cannot be said: {law.problem}", "leave --ttft and --tpot out"
-        )
+        fix = "leave --ttft and --tpot out" if law.fix is None else f"write {law.fix}"
+        raise CannotMeasureError(f"whether limits hold cannot be said: {law.problem}", fix)
     load = load_of(deployment, plan, prompt, output, batch)
     timed = plan.fits and law.problem is None  # else the engine does not start, and has no times
     figures = law.figures(load) if timed else None
-    ttft = loaded = tpot = throughput = Interval()
-    if figures is not None:
-        ttft = law.floored(figures.ttft_s, prefill.total_s)
-        loaded = law.floored(figures.ttft_loaded_s, prefill.total_s)
-        tpot = law.floored(figures.tpot_s, step.total_s) if output else tpot
-        throughput = figures.output_tokens_per_s
     most = decode_batch(replace(request, users=None), deployment, plan, prompt + output)
     settings = {
         "gpu": gpu.name,
@@ -210,10 +206,18 @@ def estimate(request: EstimateRequest) -> Estimate:
         "users": request.users,
         "users_served": served,
         "users_len": users_len,
+        "safely": request.safely,
         "calibration": ", ".join(law.own.names) or None,
         **plan.settings,
     }
-    binding = _binding(request, deployment, plan, step, batch, served)
+    slo = _slo(request, deployment, plan, law, load, most) if timed else None
+    priced = figures
+    binding = _binding(request, deployment, plan, law, load, served)
+    if slo is not None:
+        held = min(slo.batch_size, request.users or slo.batch_size)
+        priced = law.figures(replace(load, concurrency=float(held))) if held else None
+        if slo.binding is not None and slo.batch_size < (served if request.users else most):
+            binding = slo.binding
     tried = tuple(alternatives(request, deployment, plan))
     return Estimate(
         deployment=deployment,
@@ -221,19 +225,20 @@ def estimate(request: EstimateRequest) -> Estimate:
         plan=plan,
         kv=kv,
         model_weight_bytes=_model_weight_bytes(deployment),
-        ttft_s=ttft,
-        ttft_loaded_s=loaded,
-        tpot_s=tpot,
-        output_tokens_per_s=throughput,
-        cost=_cost(request, deployment, ttft, throughput, prompt),
+        ttft_s=Interval() if figures is None else figures.ttft_s,
+        ttft_loaded_s=Interval() if figures is None else figures.ttft_loaded_s,
+        tpot_s=Interval() if figures is None else figures.tpot_s,
+        output_tokens_per_s=Interval() if figures is None else figures.output_tokens_per_s,
+        cost=_cost(request, deployment, priced, prompt),
         binding=binding,
         provenance=_provenance(request, deployment, gpu, law.provenance),
         notes=_notes(deployment, gpu, plan, kv, tried, law),
         alternatives=tried,
         settings=settings,
         curve=law.curve(load, most) if timed and output else (),
-        slo=_slo(request, deployment, plan, law, load, most) if timed else None,
+        slo=slo,
         step=law.summed(load) if timed else None,
+        latency_fix=law.fix,
     )
 
 
@@ -252,7 +257,7 @@ def _slo(
 
     return law.slo(
         load, limits, most=most, users=users, holds_prompt=holds_prompt,
-        longest=max(0, deployment.max_model_len - output),
+        longest=max(0, deployment.max_model_len - output), is_safe=request.safely,
     )  # fmt: skip
 
 
@@ -268,38 +273,46 @@ def _binding(
     request: EstimateRequest,
     deployment: Deployment,
     plan: MemoryPlan,
-    step: StepTime,
-    batch: int,
+    law: Latency,
+    load: Load,
     served: int,
 ) -> str:
-    """What keeps the deployment from serving more: memory, the scheduler, or a roof."""
+    """What keeps the deployment from serving more: memory, the scheduler, or a roof.
+
+    Where limits of latency hold fewer, it is what makes a step too slow (:class:`Slo`).
+    """
     if not plan.fits and plan.kv_bytes <= 0:
         return "weights"
     limit = plan.settings.get("max_num_seqs")
-    is_scheduled = isinstance(limit, int) and batch >= limit * deployment.dp
+    is_scheduled = isinstance(limit, int) and load.concurrency >= limit * deployment.dp
     if not plan.fits or (request.users or 0) > served:
         return "scheduler" if plan.fits and is_scheduled else "kv_memory"
     if request.users is not None or deployment.model.kind == "encoder":
+        step = law.least_token(load) if load.output_len else law.least_prompt(load)
         return step.binding
     return "scheduler" if is_scheduled else "kv_memory"
 
 
 def _cost(
-    request: EstimateRequest, deployment: Deployment, ttft: Interval, throughput: Interval,
-    prompt: int,
-) -> dict[str, Any]:  # fmt: skip
+    request: EstimateRequest, deployment: Deployment, priced: Figures | None, prompt: int
+) -> dict[str, Any]:
+    """Of the load that is asked for, within the limits if there are any: ``priced``, or none.
+
+    Input is priced as prompts that are read one after another.
+    """
     assert deployment.gpu is not None
     each, currency = price_per_gpu_hour(request.price, deployment.gpu.name)
     per_hour = None if each is None else each * deployment.num_gpus
-    per_input = None
-    per_output = per_million(per_hour, throughput.mid)
-    if per_hour is not None and ttft.mid:
-        per_input = per_hour / 3600 * ttft.mid / (prompt * deployment.dp) * 1e6
+    read = written = None
+    if priced is not None:
+        read = prompt * deployment.dp / (priced.ttft_s.mid or math.inf)
+        written = priced.output_tokens_per_s.mid
     return {
         "per_hour": per_hour,
-        "per_million_input_tokens": per_input,
-        "per_million_output_tokens": per_output,
+        "per_million_input_tokens": per_million(per_hour, read),
+        "per_million_output_tokens": per_million(per_hour, written),
         "currency": currency,
+        "batch_size": None if priced is None else round(priced.batch_size),
     }
 
 
@@ -352,7 +365,7 @@ _NUMBERS = (
     )
       for bound in ("", ".low", ".mid", ".high")),
     *(f"cost.{name}" for name in (
-        "per_hour", "per_million_input_tokens", "per_million_output_tokens",
+        "per_hour", "per_million_input_tokens", "per_million_output_tokens", "batch_size",
     )),
     "binding", "alternatives", "settings.batch_size", "settings.users_served",
 )  # fmt: skip
@@ -412,17 +425,7 @@ def _notes(
 def _latency_words(law: Latency) -> str:
     if law.problem is not None:
         return f"latency is unknown: {law.problem}"
-    if isinstance(law, LocalLatency):
-        return law.words
-    if law.provenance == "calibrated":
-        return (
-            "latency follows a law of a step that was fitted to published serving results of this "
-            "GPU and engine; the intervals held 80 % of what was left out"
-        )
-    return (
-        "latency is assumed: the law of a step was fitted to published serving results of other "
-        "GPUs or engines, and scaled by the data sheet; the intervals are wider for it"
-    )
+    return law.words
 
 
 def _calibration_notes(law: Latency) -> Iterator[str]:

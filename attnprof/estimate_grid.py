@@ -65,6 +65,7 @@ class Asked:
     ttft_s: float | None = None
     tpot_s: float | None = None
     price: str | None = None
+    safely: bool = False
 
     @property
     def limits(self) -> Limits:

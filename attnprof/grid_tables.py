@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from attnprof import units
 from attnprof.capacity.latency import DEFAULT_OUTPUT, DEFAULT_PROMPT
 from attnprof.estimate_grid import Asked, cheapest_of
+from attnprof.estimate_words import NOT_SAFELY
 from attnprof.render import Column, Table
 from attnprof.serving.offers import HOLDS
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from attnprof.serving.offers import Offer
 
 CHEAPEST = "cheapest"
-NOT_SAFELY = ", not safely"
+NOT_SAFE = "not safely"
+ASSUMED = ", assumed"
 _AXES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "max_model_len": ("Context", units.tokens), "tp": ("TP", str), "model": ("Model", str),
     "gpu": ("GPU", str), "engine": ("Engine", str), "kv_dtype": ("KV", str),
@@ -52,7 +54,7 @@ def grid_table(grid: "Grid", offers: "Sequence[Offer]" = (), asked: Asked | None
     further = 3 if offers else 0
     return Table(
         name="grid",
-        title=f"{len(grid):,} combinations{_within(asked)} (estimated)",
+        title=f"{len(grid):,} combinations{within(asked)} (estimated)",
         columns=(
             *axes,
             *(_offer_columns(offers, asked) if offers else ()),
@@ -74,13 +76,14 @@ def _number(value: float) -> str:
 
 def _offer_columns(offers: "Sequence[Offer]", asked: Asked) -> list[Column]:
     currency = next((offer.currency for offer in offers if offer.currency), None)
-    safe = [Column("safe_batch_size", "Safely", "{:,}".format, "right", 1)]
+    decides, beside = (1, 0) if asked.safely else (0, 1)
+    safe = [Column("safe_batch_size", "Safely", "{:,}".format, "right", beside)]
     cost = [
         Column("per_million_output_tokens", f"{currency}/M", "{:.3g}".format, "right"),
         Column("per_million_input_tokens", f"{currency}/M in", "{:.3g}".format, "right", 2),
     ]
     return [
-        Column("batch_size", "At once", "{:,}".format, "right"),
+        Column("batch_size", "At once", "{:,}".format, "right", decides),
         *(safe if asked.limits.are_given else []),
         Column("tpot_s_mid", "Per token", units.seconds, "right", 1),
         Column("tpot_s_high", "At most", units.seconds, "right", 2),
@@ -93,7 +96,10 @@ def _offer_columns(offers: "Sequence[Offer]", asked: Asked) -> list[Column]:
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with its intervals side by side, and what people see of the verdict."""
+    """A row with its intervals side by side, and what people see of the verdict.
+
+    That it rests on a latency that is assumed it says itself: narrow terminals drop that column.
+    """
     ends = {
         f"{name}_{end}": row[name][end]
         for name in ("ttft_s", "tpot_s", "output_tokens_per_s")
@@ -101,7 +107,9 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     }
     mark = CHEAPEST if row["cheapest"] else row["verdict"]
     if row["batch_size"] and row["safe_batch_size"] == 0:
-        mark += NOT_SAFELY
+        mark = NOT_SAFE if row["verdict"] != HOLDS else mark + NOT_SAFELY
+    if row["latency_is"] == "assumed":
+        mark += ASSUMED
     return {**row, **ends, "mark": mark}
 
 
@@ -110,13 +118,11 @@ def _by_cost(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (row["verdict"] != HOLDS, cost is None, cost or 0.0, -(output or 0.0))
 
 
-def _within(asked: Asked) -> str:
-    limits = [
-        f"{name} {units.seconds(value)}"
-        for name, value in (("TTFT", asked.ttft_s), ("TPOT", asked.tpot_s))
-        if value is not None
-    ]
-    return f" within {' and '.join(limits)}" if limits else ""
+def within(asked: Asked) -> str:
+    """The limits that are asked for, in words after those on what holds them."""
+    if not asked.limits.are_given:
+        return ""
+    return f" {'safely ' if asked.safely else ''}within {asked.limits.words}"
 
 
 def _words(offers: "Sequence[Offer]", asked: Asked) -> list[str]:
@@ -126,7 +132,10 @@ def _words(offers: "Sequence[Offer]", asked: Asked) -> list[str]:
     most = "the most that hold the limits" if asked.limits.are_given else "as many as are held"
     words = [f"Prompts of {prompt} and answers of {output}{least}; at once: {most}."]
     if asked.limits.are_given:
-        words.append("Safely: by the upper ends of the intervals, which hold 80 % of the time.")
+        decide = " They decide: times, output and cost are at so many." if asked.safely else ""
+        words.append(
+            f"Safely: by the upper ends of the intervals, which hold 80 % of the time.{decide}"
+        )
     words += sorted({f"Unknown: {offer.reason}." for offer in offers if offer.reason})
     if any(offer.verdict == HOLDS and offer.per_hour is None for offer in offers):
         words.append("A GPU without a cost is in no price list: give --price.")

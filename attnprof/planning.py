@@ -26,6 +26,8 @@ class Answer:
     tables: list[Table]
     document: dict[str, Any]
     is_yes: bool = True
+    why_not: str = ""
+    """In a line why the answer is no."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,7 @@ class EstimateFlags:
     price: str | None = None
     ttft: str | None = None
     tpot: str | None = None
+    safely: bool = False
     calibration: str | None = None
 
 
@@ -66,7 +69,7 @@ GRID_FLAGS = (
 )  # fmt: skip
 
 
-OFFER_FLAGS = ("num_gpus", "dtype", "prompt_len", "output_len", "price", "ttft", "tpot")
+OFFER_FLAGS = ("num_gpus", "dtype", "prompt_len", "output_len", "price", "ttft", "tpot", "safely")
 """Flags that each combination of a grid is asked for alike."""
 
 
@@ -80,6 +83,7 @@ def answer_estimate(flags: EstimateFlags) -> Answer:
         return _answer_grid(flags)
     from attnprof.capacity_tables import estimate_tables
     from attnprof.estimate import estimate
+    from attnprof.estimate_words import why_not
 
     found = estimate(
         EstimateRequest(
@@ -108,12 +112,13 @@ def answer_estimate(flags: EstimateFlags) -> Answer:
             price=flags.price,
             ttft_s=_one(flags.ttft, parse_seconds),
             tpot_s=_one(flags.tpot, parse_seconds),
+            safely=flags.safely,
             calibration=flags.calibration,
         )
     )
-    is_yes = found.plan.fits and found.serves_users is not False
-    is_yes = is_yes and found.holds_limits is not False
-    return Answer(estimate_tables(found), found.to_json(), is_yes=is_yes)
+    return Answer(
+        estimate_tables(found), found.to_json(), is_yes=found.is_yes, why_not=why_not(found)
+    )
 
 
 def _answer_grid(flags: EstimateFlags) -> Answer:
@@ -124,7 +129,7 @@ def _answer_grid(flags: EstimateFlags) -> Answer:
         estimate_grid,
         grid_offers,
     )
-    from attnprof.grid_tables import grid_rows, grid_table
+    from attnprof.grid_tables import grid_rows, grid_table, within
     from attnprof.serving.offers import HOLDS
 
     for field in fields(flags):
@@ -157,6 +162,7 @@ def _answer_grid(flags: EstimateFlags) -> Answer:
         ttft_s=_one(flags.ttft, parse_seconds),
         tpot_s=_one(flags.tpot, parse_seconds),
         price=flags.price,
+        safely=flags.safely,
     )
     # Without a word on latency a grid may be of millions, whose memory alone is worked out.
     is_small = len(grid) <= MAX_OFFERS
@@ -164,7 +170,8 @@ def _answer_grid(flags: EstimateFlags) -> Answer:
     skipped = [{"what": what, "reason": reason} for what, reason in grid.skipped]
     document = {"format": 1, "rows": grid_rows(grid, offers), "skipped": skipped}
     is_yes = not asked.limits.are_given or any(offer.verdict == HOLDS for offer in offers)
-    return Answer([grid_table(grid, offers, asked)], document, is_yes=is_yes)
+    why_not = "" if is_yes else f"no: none of {len(offers):,} combinations{within(asked)}"
+    return Answer([grid_table(grid, offers, asked)], document, is_yes=is_yes, why_not=why_not)
 
 
 def _list(text: str | None, parse: Callable[[str], T]) -> tuple[T, ...]:

@@ -79,6 +79,16 @@ def _sums(deployment: Deployment, spec: ModelSpec, source_len: int) -> _Sums:
     return _Sums(growth, ideal, windowless + state, state)
 
 
+def ideal_bytes(deployment: Deployment, source_len: int | None = None) -> int:
+    """What attention can still read of one sequence, over all ranks of a replica. [bytes]
+
+    Args:
+        source_len: As of :func:`kv_sizes`.
+    """
+    source = source_len or deployment.model.max_source_len or deployment.max_model_len
+    return round(_sums(deployment, deployment.model, source).ideal * deployment.tp)
+
+
 def kv_sizes(deployment: Deployment, plan: MemoryPlan, source_len: int | None = None) -> KvSizes:
     """One sequence's cache: the ideal, what the engine admits, and what ignoring windows says.
 

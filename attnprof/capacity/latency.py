@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass, replace
 
-from attnprof.capacity.kv_sizes import kv_sizes
+from attnprof.capacity.kv_sizes import ideal_bytes
 from attnprof.capacity.request import EstimateRequest
-from attnprof.engines.base import SPLITS_LAYERS, Deployment, MemoryPlan
+from attnprof.engines.base import Deployment, MemoryPlan
 from attnprof.engines.registry import plan_memory
 from attnprof.engines.weights import read_weight_bytes
 from attnprof.errors import UsageError
@@ -99,37 +99,48 @@ def peak_flops_per_s(deployment: Deployment) -> float | None:
     )
 
 
-def prefill_time(deployment: Deployment, roofs: Roofs, prompt: int) -> StepTime:
-    """The least time in which one prompt is read."""
+def roofs_of(deployment: Deployment) -> Roofs:
+    """What each GPU of a deployment can do at most."""
+    gpu = deployment.gpu
+    assert gpu is not None
+    return Roofs(
+        peak_flops_per_s(deployment), gpu.memory_bandwidth_bytes_per_s, gpu.link_bytes_per_s
+    )
+
+
+def prefill_time(deployment: Deployment, roofs: Roofs, new: int, source: int = 0) -> StepTime:
+    """The least time in which one prompt is read.
+
+    Args:
+        new: Tokens that the decoder, or the only stack, reads.
+        source: Tokens that an encoder reads beside them.
+    """
     spec = deployment.model
-    source, new = stretches(deployment, prompt)
     flops = model_flops(
         spec, new, new, source_len=source, num_logits=None if spec.kind == "encoder" else 1
     )
-    weights = read_weight_bytes(deployment, prompt, encodes=True)
+    weights = read_weight_bytes(deployment, max(source, new), encodes=True)
     messages = len(spec.layers) * new + len(spec.encoder_layers) * source
     return _step_time(deployment, roofs, flops, weights, messages)
 
 
 def decode_time(
-    deployment: Deployment, plan: MemoryPlan, roofs: Roofs, prompt: int, written: int, batch: int
+    deployment: Deployment, roofs: Roofs, context: int, batch: int, source: int = 0
 ) -> StepTime:
     """The least time in which each of ``batch`` sequences of one group gets its next token.
 
-    The stages of a pipeline work on as many parts of the batch at once; engines that only give
-    whole layers to each GPU do not.
+    Args:
+        context: Tokens that are cached of each.
+        batch: Those of one stage of a pipeline, where stages work on parts of a batch at once.
+        source: Tokens that an encoder read of each.
     """
     spec = deployment.model
-    if deployment.engine.kind not in SPLITS_LAYERS:
-        batch = math.ceil(batch / deployment.pp)
-    source, read_len = stretches(deployment, prompt)
-    context = read_len + written
     flops = model_flops(spec, 1, max(2, context), batch_size=batch, source_len=source, mla="latent")
-    kv = kv_sizes(replace(deployment, max_model_len=max(1, context)), plan, source or None)
+    held = ideal_bytes(replace(deployment, max_model_len=max(1, context)), source or None)
     # The experts of a rank serve the sequences of all groups.
     groups = deployment.dp if deployment.dp_attention else 1
     read = read_weight_bytes(deployment, batch * groups, encodes=False)
-    read += batch * kv.ideal_bytes / deployment.tp
+    read += batch * held / deployment.tp
     return _step_time(deployment, roofs, flops, read, len(spec.layers) * batch)
 
 

@@ -51,6 +51,8 @@ class EstimateRequest:
     ttft_s: float | None = None
     """The longest accepted time to first token, and below per output token. [s]"""
     tpot_s: float | None = None
+    safely: bool = False
+    """Whether limits are held by the upper ends of the intervals, in place of their middles."""
     calibration: str | None = None
     """Whose laws the kernels of a step follow, by name or file; None: the user's own of the GPU."""
 
@@ -100,6 +102,11 @@ def deployment_of(request: EstimateRequest) -> Deployment:
                 f"{name.removesuffix('_s')} is {limit:g} s",
                 f"write a time above 0 and below {MAX_LIMIT_S:g} s: 200ms, 2s",
             )
+    if request.safely and request.ttft_s is None and request.tpot_s is None:
+        raise UsageError(
+            "safely is how limits of latency are held, and none is given",
+            "give --ttft or --tpot, or leave --safely out",
+        )
     if request.tpot_s is not None and spec.kind == "encoder":
         raise UsageError(f"tpot is a limit, and {spec.name} writes no tokens", "leave it out")
     if not 0 <= request.num_draft_tokens <= MAX_DRAFT_TOKENS:

@@ -133,6 +133,13 @@ def estimate(
     tpot: Annotated[
         str | None, typer.Option(help="Longest time per output token that is accepted: 50ms.")
     ] = None,
+    safely: Annotated[
+        bool,
+        typer.Option(
+            "--safely",
+            help="Hold --ttft and --tpot by the upper ends of the intervals, not their middles.",
+        ),
+    ] = False,
     calibration: Annotated[
         str | None,
         typer.Option(
@@ -164,7 +171,8 @@ def estimate(
     Lists compare deployments by what they hold, latency, throughput and cost.
 
     Exit code 1 where it does not fit, or not as many --users, or not within --ttft and --tpot; of
-    a comparison where none is within these.
+    a comparison where none is within these. Whether limits hold goes by the middle of the estimate,
+    which the truth is as often above as below; with --safely by the upper end of its interval.
     """
     from attnprof.planning import EstimateFlags, answer_estimate
 
@@ -195,6 +203,7 @@ def estimate(
         price=price,
         ttft=ttft,
         tpot=tpot,
+        safely=safely,
         calibration=calibration,
     )
     answer = answer_estimate(flags)
@@ -204,6 +213,7 @@ def estimate(
 
         say(draw(estimate_figure(flags, answer), figure, dark=dark))
     if not answer.is_yes:
+        say(answer.why_not)
         raise typer.Exit(EXIT_NO)
 
 

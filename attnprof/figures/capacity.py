@@ -123,7 +123,7 @@ def _point(document: Document) -> _Point:
     context = settings["users_len"]
     if not document["capacity"]["fits"]:
         return _Point(context, 0, "weights")
-    held, within = settings["batch_size"], slo.get("max_batch_size")
+    held, within = settings["batch_size"], slo.get("batch_size", slo.get("max_batch_size"))
     if within is not None and within < held:
         return _Point(context, within, "latency")
     return _Point(context, held, str(document["binding"]))

@@ -2,17 +2,20 @@
 of throughput against latency, and what holds limits of both."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from attnprof.capacity.latency import Interval
+from attnprof import units
+from attnprof.capacity.latency import Interval, decode_time, prefill_time, roofs_of
 from attnprof.capacity.request import CPU
 from attnprof.engines.base import Deployment, longest_within
 from attnprof.serving.coefficients import INTERVAL_SDS, StepProfile, step_profile
-from attnprof.serving.load import Load, Served, prompt_step, serve
+from attnprof.serving.load import Load, Served, group_batch, prompt_step, serve
 from attnprof.serving.own import KERNELS, NOTHING_OWN, OwnKernels, own_kernels
 from attnprof.serving.step import StepModel
+from attnprof.theory.serving_roofline import Roofs, StepTime
 
 LONGEST_CURVE = 24
 """Points of a curve at most: batch sizes double."""
@@ -21,6 +24,9 @@ LONGEST_CURVE = 24
 @dataclass(frozen=True)
 class Figures:
     """What one load is served with; each interval should hold 80 % of the time.
+
+    No part of one is better than the roofline allows: the law's error is spread evenly about its
+    middle, and so past what the hardware can do, which no error of a law makes possible.
 
     ``ttft_s`` is of a lone request, ``ttft_loaded_s`` the mean while others are served.
     """
@@ -53,16 +59,32 @@ class Limits:
     def are_given(self) -> bool:
         return self.ttft_s is not None or self.tpot_s is not None
 
+    @property
+    def words(self) -> str:
+        """As people read them: ``TTFT 2 s and TPOT 50 ms``."""
+        given = (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))
+        return " and ".join(
+            f"{name} {units.seconds(limit)}" for name, limit in given if limit is not None
+        )
+
     def hold(self, figures: Figures, bound: str = "mid") -> bool:
         """Whether both times are within, by the middles of their intervals or their ends."""
-        within = True
-        for limit, interval in (
-            (self.ttft_s, figures.ttft_loaded_s if figures.batch_size > 1 else figures.ttft_s),
-            (self.tpot_s, figures.tpot_s),
-        ):
-            value = getattr(interval, bound)
-            within &= limit is None or (value is not None and value <= limit)
-        return within
+        return all(time_s <= limit for _, time_s, limit in self._times(figures, bound))
+
+    def worst(self, figures: Figures, bound: str = "mid") -> str:
+        """``ttft`` or ``tpot``: which comes to the larger multiple of its limit."""
+        times = self._times(figures, bound)
+        return max((time_s / limit, name) for name, time_s, limit in times)[1]
+
+    def _times(self, figures: Figures, bound: str) -> Iterator[tuple[str, float, float]]:
+        """Each time that has a limit, beside it; one that cannot be had is none that holds."""
+        first = figures.ttft_loaded_s if figures.batch_size > 1 else figures.ttft_s
+        for name, interval, limit in (
+            ("ttft", first, self.ttft_s), ("tpot", figures.tpot_s, self.tpot_s),
+        ):  # fmt: skip
+            if limit is not None:
+                time_s = getattr(interval, bound)
+                yield name, math.inf if time_s is None else time_s, limit
 
 
 @dataclass(frozen=True)
@@ -73,7 +95,11 @@ class Slo:
         max_batch_size: Sequences at once of the prompt and answer that were asked for.
         safe_batch_size: The same by the upper ends of the intervals.
         max_prompt_len: Tokens of a prompt, for as many users as were asked for, or one.
-        output_tokens_per_s: At ``max_batch_size``.
+        output_tokens_per_s: At ``batch_size``, as the times are.
+        is_safe: Whether the upper ends decide, in place of the middles.
+        bound_by: ``ttft`` or ``tpot``, the limit that one more sequence misses; None where memory
+            or the scheduler hold no more.
+        binding: The resource that makes it so slow.
     """
 
     limits: Limits
@@ -84,6 +110,14 @@ class Slo:
     output_tokens_per_s: Interval
     tpot_s: Interval
     ttft_loaded_s: Interval
+    is_safe: bool = False
+    bound_by: str | None = None
+    binding: str | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences at once that count as held."""
+        return self.safe_batch_size if self.is_safe else self.max_batch_size
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -96,6 +130,9 @@ class Slo:
             "output_tokens_per_s": self.output_tokens_per_s.to_json(),
             "tpot_s": self.tpot_s.to_json(),
             "ttft_s": self.ttft_loaded_s.to_json(),
+            "safely": self.is_safe,
+            "batch_size": self.batch_size,
+            "bound_by": self.bound_by,
         }
 
 
@@ -149,14 +186,31 @@ class Latency:
         return "calibrated" if had == {"calibrated"} else "assumed"
 
     @property
+    def fix(self) -> str | None:
+        """What to type for the times that cannot be had; None where nothing helps."""
+        return None
+
+    @property
+    def words(self) -> str:
+        """Where the times come from."""
+        if self.provenance == "calibrated":
+            return (
+                "latency follows a law of a step that was fitted to published serving results of "
+                "this GPU and engine; the intervals held 80 % of what was left out"
+            )
+        return (
+            "latency is assumed: the law of a step was fitted to published serving results of "
+            "other GPUs or engines, and scaled by the data sheet; the intervals are wider for it"
+        )
+
+    @property
     def missed_laws(self) -> tuple[str, ...]:
         """Words on shipped laws that kernels follow though they do not hold."""
         assert self.model.deployment.gpu is not None
         missed = self.profile.missed_laws.get(self.model.deployment.gpu.name, ())
-        if not missed or self.own.covers(*KERNELS):
+        if self.own.covers(*KERNELS):
             return ()
-        listed = ", ".join(missed)
-        return (f"shipped laws of this GPU that miss much of what was held out: {listed}",)
+        return tuple(missed_words(key, key.split(".")[0]) for key in missed)
 
     def floored(self, interval: Interval, roofline_s: float | None) -> Interval:
         """An interval, no part of it faster than a roofline allows. [s]"""
@@ -164,21 +218,53 @@ class Latency:
             return interval
         return Interval(*(max(roofline_s, end) for end in interval.ends))
 
+    @cached_property
+    def _roofs(self) -> Roofs:
+        return roofs_of(self.model.deployment)
+
+    @cached_property
+    def _least(self) -> dict[tuple[int, ...], StepTime]:
+        return {}
+
+    def least_prompt(self, load: Load) -> StepTime:
+        """What the roofline allows one prompt of a load to be read in."""
+        deployment, new = self.model.deployment, max(1, int(load.prompt_len))
+        key = (new, load.source_len)
+        if key not in self._least:
+            self._least[key] = prefill_time(deployment, self._roofs, new, load.source_len)
+        return self._least[key]
+
+    def least_token(self, load: Load) -> StepTime:
+        """What the roofline allows the next token of each sequence of a load to take."""
+        deployment, source = self.model.deployment, load.source_len
+        context = int(load.prompt_len + load.output_len / 2)
+        batch = int(group_batch(self.model, load.in_service))
+        key = (context, batch, source)
+        if key not in self._least:
+            self._least[key] = decode_time(deployment, self._roofs, context, batch, source)
+        return self._least[key]
+
     def figures(self, load: Load) -> Figures:
         """TTFT, TPOT and throughput of a load, each with its interval."""
         served = serve(self.model, load)
         sd = self.profile.log_sd(self.model.deployment, served.decode, self.own)
         spread = math.exp(INTERVAL_SDS * sd)
         first = math.exp(INTERVAL_SDS * math.hypot(sd, self.profile.ttft_log_sd))
-        writes = load.output_len > 0
+        prompt_s, tpot, rate = self.least_prompt(load).total_s, Interval(), Interval()
+        if load.output_len:
+            token_s = self.least_token(load).total_s
+            tpot = self.floored(_around(served.tpot_s, spread), token_s)
+            rate = _around(served.output_tokens_per_s, spread)
+            if prompt_s and token_s:
+                written = load.in_service * load.output_len
+                most = written / (prompt_s + load.output_len * token_s)
+                rate = Interval(*(min(most, end) for end in rate.ends))
         return Figures(
             batch_size=load.concurrency,
-            ttft_s=_around(served.ttft_idle_s, first),
-            ttft_loaded_s=_around(served.ttft_loaded_s, first),
-            tpot_s=_around(served.tpot_s, spread) if writes else Interval(),
-            output_tokens_per_s=(
-                _around(served.output_tokens_per_s, spread) if writes else Interval()
-            ),
+            ttft_s=self.floored(_around(served.ttft_idle_s, first), prompt_s),
+            ttft_loaded_s=self.floored(_around(served.ttft_loaded_s, first), prompt_s),
+            tpot_s=tpot,
+            output_tokens_per_s=rate,
             served=served,
         )
 
@@ -214,7 +300,7 @@ class Latency:
 
     def slo(
         self, load: Load, limits: Limits, *, most: int, users: int,
-        holds_prompt: Callable[[int], bool], longest: int,
+        holds_prompt: Callable[[int], bool], longest: int, is_safe: bool = False,
     ) -> Slo:  # fmt: skip
         """The largest batch and the longest prompt with which limits hold.
 
@@ -222,27 +308,64 @@ class Latency:
             most: Sequences that are held at once.
             holds_prompt: Whether so many users fit with a prompt of a length.
             longest: Tokens of the longest prompt that the context has room for.
+            is_safe: Whether the upper ends of the intervals decide, in place of their middles.
         """
+        bound = "high" if is_safe else "mid"
 
         def misses_prompt(length: int) -> float:
             asked = replace(load, concurrency=float(users), prompt_len=float(max(1, length)))
-            return float(not holds_prompt(length) or not limits.hold(self.figures(asked)))
+            return float(not holds_prompt(length) or not limits.hold(self.figures(asked), bound))
 
         largest = self.largest_batch(load, limits, most)
         safe = self.largest_batch(load, limits, largest, "high")
         prompt = longest_within(0.0, misses_prompt, longest)
-        best = self.figures(replace(load, concurrency=float(max(1, largest))))
+        held = safe if is_safe else largest
+        best = self.figures(replace(load, concurrency=float(max(1, held))))
         none = Interval()
+        bound_by = binding = None
+        if held < most:
+            beyond = replace(load, concurrency=float(held + 1))
+            bound_by = limits.worst(self.figures(beyond), bound)
+            least = self.least_prompt if bound_by == "ttft" else self.least_token
+            binding = least(beyond).binding
         return Slo(
             limits=limits,
             max_batch_size=largest,
             safe_batch_size=safe,
             max_prompt_len=prompt,
             prompt_users=users,
-            output_tokens_per_s=best.output_tokens_per_s if largest else none,
-            tpot_s=best.tpot_s if largest else none,
-            ttft_loaded_s=(best.ttft_loaded_s if largest > 1 else best.ttft_s) if largest else none,
+            output_tokens_per_s=best.output_tokens_per_s if held else none,
+            tpot_s=best.tpot_s if held else none,
+            ttft_loaded_s=(best.ttft_loaded_s if held > 1 else best.ttft_s) if held else none,
+            is_safe=is_safe,
+            bound_by=bound_by,
+            binding=binding,
         )
+
+
+_TIMES_OF = {
+    "gemm": "products with weights", "decode": "attention over the cache",
+    "prefill": "attention over a prompt", "step": "a whole step",
+}  # fmt: skip
+"""Kinds of laws -> what of a step they time; a CPU's begin with ``cpu-``."""
+
+
+def missed_words(key: str, kind: str, *, is_tested: bool = True) -> str:
+    """What a law that does not hold means for the times that are shown.
+
+    Args:
+        is_tested: Whether anything was held out of its fit.
+
+    >>> missed_words("gemm.bf16", "gemm").split(":")[0]
+    'the law of products with weights (gemm.bf16) missed much of what it was tested on'
+    """
+    timed = _TIMES_OF.get(kind.removeprefix("cpu-"))
+    what = f"law {key}" if timed is None else f"law of {timed} ({key})"
+    missed = "missed much of what it was tested on" if is_tested else "was tested on nothing"
+    return (
+        f"the {what} {missed}: the times, and the costs by them, may "
+        "lie outside their intervals more often than elsewhere"
+    )
 
 
 def latency_of(deployment: Deployment, calibration: str | None = None) -> Latency:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attnprof.capacity.latency import Interval
 from attnprof.engines.base import Deployment
 from attnprof.serving.coefficients import StepProfile
-from attnprof.serving.latency import Figures, Latency, Sum
+from attnprof.serving.latency import Figures, Latency, Sum, missed_words
 from attnprof.serving.load import Load, Served
 from attnprof.serving.own import OwnKernels
 from attnprof.serving.step import TERMS, Step, StepModel
@@ -40,6 +40,24 @@ class LocalLatency(Latency):
         assert self.calibration is not None
         return tuple(self.calibration.laws.values())
 
+    @property
+    def _dtypes(self) -> list[str]:
+        """Those that some law is of, in the calibration's order."""
+        named = (law.where.get("dtype") for law in self._laws)
+        return [dtype for dtype in dict.fromkeys(named) if dtype]
+
+    @cached_property
+    def fix(self) -> str | None:
+        """The dtype that there are laws of, where times can be had in it."""
+        deployment = self.model.deployment
+        if deployment.dtype in self._dtypes:
+            return None
+        for dtype in self._dtypes:
+            placed = replace(deployment, dtype=dtype)
+            if replace(self, model=replace(self.model, deployment=placed)).problem is None:
+                return f"--dtype {dtype}"
+        return None
+
     @cached_property
     def problem(self) -> str | None:
         """What the laws say nothing of: then there are no times."""
@@ -53,11 +71,10 @@ class LocalLatency(Latency):
             return "there is no law of drafts"
         if deployment.model.is_moe:
             return f"there is no law of experts as {LIBRARY} runs them"
-        if all(law.where.get("dtype") != deployment.dtype for law in self._laws):
-            return (
-                f"there is no law of {deployment.dtype}: "
-                f"attnprof calibrate --device cpu --axis dtype={deployment.dtype}"
-            )
+        if deployment.dtype not in self._dtypes:
+            measure = f"attnprof calibrate --device cpu --axis dtype={deployment.dtype}"
+            known = f"write {self.fix}, or measure it: " if self.fix else ""
+            return f"there is no law of {deployment.dtype}: {known}{measure}"
         load = Load(concurrency=1.0, prompt_len=16.0, output_len=1.0)
         calls = [_prompt(deployment, load)]
         if deployment.model.kind != "encoder":
@@ -84,10 +101,11 @@ class LocalLatency(Latency):
     @property
     def missed_laws(self) -> tuple[str, ...]:
         assert self.calibration is not None
-        missed = [key for key, law in self.calibration.laws.items() if not law.holds]
-        if not missed:
-            return ()
-        return (f"laws of this CPU that miss much of what was held out: {', '.join(missed)}",)
+        return tuple(
+            missed_words(key, law.fitted.law.name, is_tested=bool(law.errors))
+            for key, law in self.calibration.laws.items()
+            if not law.holds
+        )
 
     def figures(self, load: Load) -> Figures:
         first, alone = self._prompt(load), self._prompt(replace(load, concurrency=1.0))

@@ -37,8 +37,10 @@ class Offer:
         reason: What cannot be had, where the verdict is ``unknown``.
         batch_size: Sequences at once, by the middles of the intervals.
         safe_batch_size: The same by their upper ends; None where there are no limits.
+        is_safe: Whether the upper ends decide: then the times, output and cost are of
+            ``safe_batch_size``, else of ``batch_size``.
         num_gpus: What the price is of.
-        input_tokens_per_s: Of prompts that are read one after another.
+        input_tokens_per_s: Of prompts that are read one after another; None where no load holds.
     """
 
     verdict: str
@@ -46,6 +48,7 @@ class Offer:
     reason: str | None = None
     batch_size: int = 0
     safe_batch_size: int | None = None
+    is_safe: bool = False
     ttft_s: Interval = _NONE
     tpot_s: Interval = _NONE
     output_tokens_per_s: Interval = _NONE
@@ -53,6 +56,11 @@ class Offer:
     per_hour: float | None = None
     currency: str | None = None
     provenance: str | None = None
+
+    @property
+    def priced_batch_size(self) -> int | None:
+        """Sequences at once that times, output and cost are of; None where no load holds."""
+        return (self.safe_batch_size if self.is_safe else self.batch_size) or None
 
     @property
     def per_million_input_tokens(self) -> float | None:
@@ -78,6 +86,7 @@ class Offer:
             "per_million_input_tokens": self.per_million_input_tokens,
             "per_million_output_tokens": self.per_million_output_tokens,
             "currency": self.currency,
+            "priced_batch_size": self.priced_batch_size,
             "latency_is": self.provenance,
         }
 
@@ -108,17 +117,21 @@ def offer_of(request: EstimateRequest) -> Offer:
     if limits.are_given:
         batch = law.largest_batch(load, limits, most)
         safe = law.largest_batch(load, limits, batch, "high")
-    figures = law.figures(replace(load, concurrency=float(max(1, batch))))
+    held = batch if safe is None or not request.safely else safe
+    figures = law.figures(replace(load, concurrency=float(max(1, held))))
     each, currency = price_per_gpu_hour(request.price, deployment.gpu.name)
     return Offer(
-        verdict=HOLDS if batch else TOO_SLOW,
+        verdict=HOLDS if held else TOO_SLOW,
         num_gpus=num_gpus,
         batch_size=batch,
         safe_batch_size=safe,
-        ttft_s=figures.ttft_loaded_s if batch > 1 else figures.ttft_s,
+        is_safe=request.safely,
+        ttft_s=figures.ttft_loaded_s if held > 1 else figures.ttft_s,
         tpot_s=figures.tpot_s,
-        output_tokens_per_s=figures.output_tokens_per_s if batch else _NONE,
-        input_tokens_per_s=prompt * deployment.dp / (figures.ttft_s.mid or math.inf),
+        output_tokens_per_s=figures.output_tokens_per_s if held else _NONE,
+        input_tokens_per_s=(
+            prompt * deployment.dp / (figures.ttft_s.mid or math.inf) if held else None
+        ),
         per_hour=None if each is None else each * num_gpus,
         currency=currency,
         provenance=law.provenance,

@@ -126,7 +126,7 @@ def test_what_the_laws_of_a_cpu_do_not_say_is_refused(
 
 
 UNKNOWN = [
-    ({"dtype": "bfloat16"}, "no law of bfloat16: attnprof calibrate"),
+    ({"dtype": "bfloat16"}, "no law of bfloat16: write --dtype float32, or measure it: attnprof"),
     ({"quantization": "awq"}, "no law of weights in awq"),
     ({"kv_dtype": "fp8"}, "no law of a cache in fp8"),
     ({"num_draft_tokens": 2}, "no law of drafts"),
@@ -157,6 +157,38 @@ def test_limits_of_what_is_unknown_cannot_be_judged(
 ) -> None:
     with pytest.raises(CannotMeasureError, match=words):
         estimate(replace(REQUEST, tpot_s=1.0, **change))  # type: ignore[arg-type]
+
+
+def test_where_only_another_dtype_has_a_law_the_row_and_the_error_say_what_to_type(
+    calibration: Calibration,
+) -> None:
+    in_its_own = replace(REQUEST, dtype=None)  # the model's: bfloat16
+    found = estimate(in_its_own)
+    assert found.latency_fix == "--dtype float32"
+    shown = {row.get("what"): row for table in estimate_tables(found) for row in table.rows}
+    for what in ("time to first token", "  among the others", "time per output token, 1 at once"):
+        assert shown[what]["basis"].endswith("unknown: write --dtype float32")
+    with pytest.raises(CannotMeasureError) as caught:
+        estimate(replace(in_its_own, tpot_s=1.0))
+    assert caught.value.fix == "write --dtype float32"
+    assert estimate(REQUEST).latency_fix is None
+    # Where it would not help either, it is not said.
+    for change in ({"num_draft_tokens": 2}, {"model": load_model("bart-base")}):
+        other = estimate(replace(in_its_own, **change))
+        assert other.latency_fix is None
+        assert not any("--dtype float32" in note for note in other.notes)
+
+
+def test_a_law_of_this_cpu_that_does_not_hold_is_said_in_plain_words(
+    calibration: Calibration, tmp_path: Path
+) -> None:
+    missing = {key: replace(law, errors={"random": (9.0, 9.0)}) if key == "library" else law
+               for key, law in calibration.laws.items()}  # fmt: skip
+    text = calibration_text(replace(calibration, laws=missing))
+    (tmp_path / "calibrations" / "a-cpu-1-thread.yaml").write_text(text)
+    [words] = [note for note in estimate(REQUEST).notes if "missed much" in note]
+    assert "the law of a whole step (library)" in words
+    assert "the times, and the costs by them, may lie outside their intervals" in words
 
 
 def test_experts_have_no_law_in_the_library(calibration: Calibration, tmp_path: Path) -> None:
