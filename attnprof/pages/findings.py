@@ -201,8 +201,8 @@ def _cache_sizes(fits: Mapping[str, Any]) -> Finding | None:
     known = [one for one in fits["kv"] if one["verdict"] == "equal"]
     if not known:
         return None
-    known.sort(key=lambda one: one["bytes_per_token"])
-    least, most = known[0], known[-1]
+    least = min(known, key=lambda one: one["bytes_per_token"])
+    most = max(known, key=lambda one: one["bytes_per_token"])
     ratio = most["bytes_per_token"] / least["bytes_per_token"]
     if ratio < _LEAST_RATIO:
         return None

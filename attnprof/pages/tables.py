@@ -10,7 +10,9 @@ from attnprof.render import Column, Table, cell, plain
 
 MOST_ROWS = 2000  # of a table, so that a browser stays quick
 FEWEST_TO_FILTER = 6  # rows; fewer are seen at a glance
-_MOST_OF_SMALL = 6  # columns of a table that needs no more than half of a wide window
+_HALF = 94  # characters that half of a wide window has room for
+_GAP = 3  # characters between two columns
+_SENTENCE = 30  # characters to which a column of sentences may be narrowed
 
 
 def escaped(text: str) -> str:
@@ -39,7 +41,15 @@ def side_by_side(tables: Sequence[Table]) -> list[Table]:
 
 
 def _is_small(table: Table) -> bool:
-    return len(_used_columns(table)) <= _MOST_OF_SMALL
+    """Whether half of a wide window has room for it."""
+    return sum(_width(table, column) for column in _used_columns(table)) <= _HALF
+
+
+def _width(table: Table, column: Column) -> int:
+    """Characters that a column takes, with the sign of how it is sorted and the gap."""
+    widest = max(len(cell(column, row)) for row in table.rows)
+    longest = min(widest, _SENTENCE) if column.wraps else widest
+    return _GAP + max(len(column.heading) + 2, longest)
 
 
 def _used_columns(table: Table) -> tuple[Column, ...]:

@@ -207,14 +207,15 @@ def test_the_first_column_and_the_headings_stay_while_a_table_is_moved(
     page = opened(browser, address, 380)
     moved = page.locator("#table-latency .scroll").evaluate(
         """(box) => {
-            const places = () => ['tbody th', 'thead th:first-child', 'tbody td:nth-child(3)']
+            const places = () =>
+                ['tbody th', 'thead th', 'thead th:nth-child(3)', 'td:nth-child(3)']
                 .map((one) => box.querySelector(one).getBoundingClientRect())
                 .flatMap((one) => [one.left, one.top]);
             const before = places();
             box.scrollTo(90, 60);
             return places().map((place, number) => place - before[number]); }"""
     )
-    assert moved == [0, -60, 0, 0, -90, -60]
+    assert moved == [0, -60, 0, 0, -90, 0, -90, -60]
     page.close()
 
 
@@ -249,6 +250,12 @@ def test_a_wide_window_is_filled_and_its_contents_stay_in_sight(browser: Any, ad
     )
     for left, right in lefts:
         assert right - left > 0.8 * 1920
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll('.box.small .scroll')]
+            .map((one) => one.scrollWidth > one.clientWidth + 1)"""
+    )
+    assert cut
+    assert not any(cut)
     page.evaluate("scrollTo(0, 5000)")
     link = page.locator("nav a").first
     assert link.bounding_box()["y"] >= 0

@@ -228,7 +228,7 @@ def test_a_page_of_thirty_workloads_is_smaller_than_a_photograph(name: str) -> N
 
 def test_small_tables_stand_side_by_side_and_none_is_lost() -> None:
     def table(name: str, width: int) -> Table:
-        keys = [f"{name}{number}" for number in range(width)]
+        keys = [f"{name} {number} words" for number in range(width)]
         return Table(name, name, tuple(Column(key, key) for key in keys), (dict.fromkeys(keys, 1),))
 
     given = [table("a", 9), table("b", 2), table("c", 9), table("d", 3), table("e", 2)]
