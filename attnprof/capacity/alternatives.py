@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from attnprof.capacity.latency import batched_tokens
+from attnprof.capacity.latency import batched_tokens, lengths
 from attnprof.capacity.request import EstimateRequest, deployment_of
-from attnprof.engines.base import SPLITS_LAYERS, Deployment, MemoryPlan
+from attnprof.engines.base import SPLITS_LAYERS, Deployment, MemoryPlan, longest_within
 from attnprof.engines.registry import plan_memory
 from attnprof.errors import UsageError
 
 DATA_PARALLEL = "data-parallel attention"
+LEAST_CONTEXT = 256  # that is of use
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,9 @@ def alternatives(
     spec, is_sglang = deployment.model, deployment.engine.kind == "sglang"
 
     def changes() -> Iterator[tuple[str, EstimateRequest]]:
-        if deployment.max_model_len > 1024:
-            half = deployment.max_model_len // 2
-            shorter = replace(request, max_model_len=half, prompt_len=None, output_len=None)
-            yield f"--max-model-len {half}", shorter
-        if not plan.fits and 256 <= plan.max_context_len < deployment.max_model_len // 2:
-            longest = min(plan.max_context_len, spec.max_position_embeddings or 2**31)
-            yield (
-                f"--max-model-len {longest}",
-                replace(request, max_model_len=longest, prompt_len=None, output_len=None),
-            )
+        context = _shorter_context(request, deployment, plan)
+        if context is not None:
+            yield f"--max-model-len {context}", replace(request, max_model_len=context)
         if deployment.element_bytes > 1 and spec.kind != "encoder":
             name = "q8_0" if deployment.engine.kind in SPLITS_LAYERS else "fp8"
             yield f"--kv-dtype {name}", replace(request, kv_dtype=name)
@@ -73,11 +67,30 @@ def alternatives(
     tried = []
     for change, changed in changes():
         try:
-            result = plan_memory(deployment_of(changed))
+            placed = deployment_of(changed)
+            lengths(changed, placed)
+            result = plan_memory(placed)
         except UsageError:
-            continue  # tensor parallelism that does not divide the heads, say: no alternative
+            continue  # ranks that do not divide the heads, or no room for the prompt: not to be had
         gain = result.max_concurrency / plan.max_concurrency if plan.max_concurrency else None
         tried.append(
             Alternative(change, result.fits, result.max_concurrency, result.max_context_len, gain)
         )
     return tried
+
+
+def _shorter_context(
+    request: EstimateRequest, deployment: Deployment, plan: MemoryPlan
+) -> int | None:
+    """Half the context where it fits; else the longest that does. [tokens]"""
+    context = deployment.max_model_len
+    if plan.fits:
+        return context // 2 if context > 1024 else None
+
+    def misses(length: int) -> float:
+        placed = deployment_of(replace(request, max_model_len=length))
+        return float(not plan_memory(placed).fits)
+
+    longest = min(context - 1, deployment.model.max_position_embeddings or context)
+    found = longest_within(0.0, misses, longest) if longest >= LEAST_CONTEXT else 0
+    return found if found >= LEAST_CONTEXT else None
