@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 
 from attnprof import units
+from attnprof.capacity.kv_sizes import model_cache
+from attnprof.engines.registry import keeps_cache
 from attnprof.models.spec import Layer, ModelSpec
 from attnprof.render import Column, Table
-from attnprof.theory.model_cache import kv_bytes_per_token, state_bytes_per_sequence
 from attnprof.theory.weights import weight_bytes
+
+CACHE_LEN = 32768  # of a sequence whose cache is listed
+LENGTH = units.tokens(CACHE_LEN)
 
 
 def _count(params: int) -> str:
@@ -27,6 +31,8 @@ def models_table(models: Sequence[ModelSpec]) -> Table:
             Column("num_layers", "Layers", align="right", priority=3),
             Column("weight_bytes", "Weights", units.capacity, "right", 1),
             Column("kv_bytes_per_token", "KV a token", units.capacity, "right"),
+            Column("cache_bytes", f"KV of {LENGTH}", units.capacity, "right", 1),
+            Column("windowless_bytes_per_token", "No windows", units.capacity, "right", 4),
             Column("max_position_embeddings", "Context", units.tokens, "right", 2),
         ),
         rows=tuple(
@@ -37,16 +43,34 @@ def models_table(models: Sequence[ModelSpec]) -> Table:
                 "kind": model.kind,
                 "num_layers": model.num_layers,
                 "weight_bytes": weight_bytes(model),
-                "kv_bytes_per_token": kv_bytes_per_token(model) or None,
+                **_cache(model),
                 "max_position_embeddings": model.max_position_embeddings,
             }
             for model in models
         ),
         notes=(
-            "KV a token: 16-bit, all layers as if none had a window. Weights: as the checkpoint "
-            "stores them.",
+            f"KV a token: 16-bit, what one more adds at {LENGTH}, where a full window adds "
+            f"nothing. KV of {LENGTH}: what a sequence keeps then, states included. No windows: a "
+            "token as if no layer had one. Weights: as the checkpoint stores them.",
         ),
     )
+
+
+def _cache(model: ModelSpec) -> dict[str, float | None]:
+    """What a model keeps; None of one that keeps nothing, or reads no such length."""
+    keys = ("kv_bytes_per_token", "cache_bytes", "windowless_bytes_per_token")
+    if not keeps_cache(model):
+        return dict.fromkeys(keys)
+    found = model_cache(model, CACHE_LEN)
+    reads = (model.max_position_embeddings or CACHE_LEN) >= CACHE_LEN
+    return dict(
+        zip(keys, (found.growth, found.ideal if reads else None, _windowless(model)), strict=True)
+    )
+
+
+def _windowless(model: ModelSpec) -> float:
+    """What one more token adds before any window is full. [bytes]"""
+    return model_cache(model, 1).growth
 
 
 def model_table(model: ModelSpec) -> Table:
@@ -61,11 +85,7 @@ def model_table(model: ModelSpec) -> Table:
         ("longest context", units.tokens(model.max_position_embeddings), ""),
         *_layer_rows(model),
     ]
-    if kv := kv_bytes_per_token(model):
-        rows.append(("KV a token, 16-bit", units.capacity(kv), "windows ignored"))
-    state = state_bytes_per_sequence(model)
-    if state:
-        rows.append(("state of a sequence", units.capacity(state), "does not grow"))
+    rows += _cache_rows(model)
     if model.kind == "encoder":
         rows.append(("KV cache", "none", "an encoder keeps nothing"))
     return Table(
@@ -79,6 +99,25 @@ def model_table(model: ModelSpec) -> Table:
         rows=tuple({"key": key, "value": value, "basis": basis} for key, value, basis in rows),
         notes=tuple(note for note in (model.source, *model.notes) if note),
     )
+
+
+def _cache_rows(model: ModelSpec) -> list[tuple[str, str, str]]:
+    found = _cache(model)
+    growth, held = found["kv_bytes_per_token"], found["cache_bytes"]
+    if growth is None:
+        return []
+    rows = []
+    whole = found["windowless_bytes_per_token"]
+    if whole:
+        basis = "" if whole == growth else f"at {LENGTH}, where a full window adds nothing"
+        rows.append(("KV a token, 16-bit", units.capacity(growth), basis))
+    if whole != growth:
+        rows.append(("  ignoring windows", units.capacity(whole), "what common formulas say"))
+    if held is not None:
+        rows.append((f"KV of {LENGTH}, 16-bit", units.capacity(held), "what is still read"))
+    if state := model_cache(model, CACHE_LEN).state:
+        rows.append(("state of a sequence", units.capacity(state), "does not grow"))
+    return rows
 
 
 def _stored_as(model: ModelSpec) -> str:

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from attnprof.engines.base import SPLITS_LAYERS, Deployment, MemoryPlan
 from attnprof.engines.llama_cpp import uses_windows
 from attnprof.engines.pool import CacheEntry, cache_entries
+from attnprof.engines.profile import engine_named
 from attnprof.engines.vllm import state_element_bytes
 from attnprof.engines.weights import stage_layers
 from attnprof.models.spec import ModelSpec
+
+DEFAULT_ENGINE = "vllm"
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,12 @@ class KvSizes:
 
 
 @dataclass(frozen=True)
-class _Sums:
-    """Bytes of one rank's cache for one sequence, layer by layer added up."""
+class CacheSums:
+    """Bytes of one rank's cache for one sequence, layer by layer added up.
+
+    ``growth`` is what one more token adds at the full context, ``windowless`` what a formula says
+    that ignores windows and chunks, ``state`` the part that does not grow.
+    """
 
     growth: float
     ideal: float
@@ -56,7 +63,7 @@ def growing_share(deployment: Deployment, entry: CacheEntry) -> float:
     return 0.0 if slides and deployment.max_model_len > entry.window_len else 1.0
 
 
-def _sums(deployment: Deployment, spec: ModelSpec, source_len: int) -> _Sums:
+def _sums(deployment: Deployment, spec: ModelSpec, source_len: int) -> CacheSums:
     context = deployment.max_model_len
     is_ggml = deployment.engine.kind in SPLITS_LAYERS
     growth = ideal = windowless = state = 0.0
@@ -76,7 +83,21 @@ def _sums(deployment: Deployment, spec: ModelSpec, source_len: int) -> _Sums:
         ideal += (entry.bytes_per_token * held + entry.state_bytes) * count
         windowless += entry.bytes_per_token * (held if entry.kind == "cross" else context) * count
         state += entry.state_bytes * count
-    return _Sums(growth, ideal, windowless + state, state)
+    return CacheSums(growth, ideal, windowless + state, state)
+
+
+def model_cache(spec: ModelSpec, context_len: int) -> CacheSums:
+    """What one sequence keeps of a model on one GPU, in 16 bits, as ``estimate`` counts it.
+
+    By the rules of the engine that ``estimate`` takes where none is named.
+
+    >>> from attnprof.models import load_model
+    >>> model_cache(load_model("gemma-3-27b"), 32768).growth  # 10 layers of 62 have no window
+    81920.0
+    """
+    engine = engine_named(DEFAULT_ENGINE)
+    placed = Deployment(spec, engine, 0, dtype="bfloat16", max_model_len=context_len)
+    return _sums(placed, spec, spec.max_source_len or context_len)
 
 
 def ideal_bytes(deployment: Deployment, source_len: int | None = None) -> int:
