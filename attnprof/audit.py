@@ -20,7 +20,7 @@ from attnprof.models.spec import Attention, Layer, Matrix, ModelSpec
 FORMAT = 1
 MAX_LAYERS, MAX_SIZE = 10_000, 10**8
 CLOSE = 0.05
-"""A share of difference within which a term counts as explained."""
+"""A share of difference, beyond the log's rounding, within which a term counts as explained."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Audit:
         parts = [
             term
             for term in self.terms
-            if term.unit == "bytes" and term.given == "settings" and term.relative_error is not None
-            and abs(term.relative_error) > CLOSE and term.term not in ("kv", "total")
+            if term.unit == "bytes" and term.given == "settings"
+            and abs(term.beyond_rounding or 0.0) > CLOSE and term.term not in ("kv", "total")
         ]  # fmt: skip
         worst = max(parts, key=lambda term: abs(term.difference or 0.0), default=None)
         return worst.term if worst is not None else None

@@ -1,5 +1,6 @@
 """A log's figures -> terms, each predicted from the settings or from another figure of the log."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,8 @@ from attnprof.logs.parse import EngineLog, rounding
 class AuditTerm:
     """One figure: what was predicted (``given`` the settings or the log's own parts), and logged.
 
-    ``slack`` is half of the last digit that the log prints, in the same unit.
+    ``slack`` is half of the last digit that the log prints, in the same unit: by so much what was
+    logged may differ from what was so.
     """
 
     term: str
@@ -29,16 +31,29 @@ class AuditTerm:
 
     @property
     def relative_error(self) -> float | None:
-        """Beyond the log's rounding: 0 when the prediction lies within it."""
+        """Predicted over logged, less one; None where there is no such ratio."""
+        if self.difference is None:
+            return None
+        if self.logged == 0:
+            return 0.0 if self.difference == 0 else None
+        return self.difference / abs(self.logged)
+
+    @property
+    def beyond_rounding(self) -> float | None:
+        """The part of the error that the log's rounding does not explain: 0 when within it."""
         if self.difference is None:
             return None
         beyond = max(0.0, abs(self.difference) - self.slack)
-        sign = 1 if self.difference >= 0 else -1
         if self.logged == 0:
             return 0.0 if beyond == 0 else None
-        return sign * beyond / abs(self.logged)
+        return math.copysign(beyond / abs(self.logged), self.difference)
 
-    def to_json(self) -> dict[str, float | str | None]:
+    @property
+    def is_within_rounding(self) -> bool:
+        """Whether the log's rounding explains all of the error."""
+        return self.difference is not None and abs(self.difference) <= self.slack
+
+    def to_json(self) -> dict[str, float | str | bool | None]:
         return {
             "term": self.term,
             "predicted": self.predicted,
@@ -46,6 +61,9 @@ class AuditTerm:
             "unit": self.unit,
             "given": self.given,
             "relative_error": self.relative_error,
+            "rounding": self.slack,
+            "beyond_rounding": self.beyond_rounding,
+            "within_rounding": self.is_within_rounding,
         }
 
 

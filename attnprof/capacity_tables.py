@@ -257,12 +257,17 @@ def _alternatives_table(found: "Estimate") -> Table:
 
 def audit_table(audit: "Audit") -> Table:
     """A log's terms beside their predictions, what is off first."""
+    from attnprof.audit import CLOSE
+
     rows = [term.to_json() for term in audit.terms]
-    rows.sort(key=lambda row: -abs(float(row["relative_error"] or 0)))
+    rows.sort(key=lambda row: -abs(float(row["beyond_rounding"] or 0)))
     version = audit.log.settings.get("version", "of a version that the log does not say")
     notes = list(audit.notes)
     if audit.missing:
         notes.append(f"Not found in the log: {', '.join(audit.missing)}.")
+    within = [term.term for term in audit.terms if term.is_within_rounding and term.difference]
+    if within:
+        notes.append(f"Off by no more than the log rounds: {', '.join(within)}.")
     notes.append(f"Off by most: {audit.off}." if audit.off else "No part of memory is off.")
     notes.extend(audit.log.outcomes)
     return Table(
@@ -275,10 +280,13 @@ def audit_table(audit: "Audit") -> Table:
             Column("unit", "Unit"),
             Column("relative_error", "Error", _error, "right"),
             Column("given", "Predicted from", priority=1),
+            Column(
+                "within_rounding", "Rounding", lambda is_so: "within" if is_so else "", "left", 2
+            ),
         ),
         rows=tuple(rows),
         notes=tuple(notes),
-        alarming=lambda row: abs(float(row["relative_error"] or 0)) > 0.05,
+        alarming=lambda row: abs(float(row["beyond_rounding"] or 0)) > CLOSE,
     )
 
 

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from attnprof.audit import Audit, audit_file, audit_log, write_profile
 from attnprof.audit_terms import AuditTerm
+from attnprof.capacity_tables import audit_table
 from attnprof.engines.profile import engine_named
 from attnprof.errors import UsageError
 from attnprof.logs.lines import START_BYTES, clean_lines, decode_log, read_log
 from attnprof.logs.parse import parse_log
 from attnprof.logs.patterns import ENGINES
 from attnprof.models.spec import ModelSpec
+from attnprof.render import csv_text
 from attnprof.serving_cases.model import model_of_case
 
 LOGS = Path(__file__).parent / "logs_data"
@@ -68,8 +70,8 @@ def test_a_vllm_log_with_colours_ranks_and_progress_bars_is_explained() -> None:
 def test_a_v0_log_that_failed_is_explained_and_its_outcome_kept() -> None:
     audit = _audit("vllm-0.6.4-llama-8b-3090-fail", LLAMA_8B)
     terms = _terms(audit)
-    assert terms["cpu_blocks"].relative_error == 0
-    assert terms["blocks given kv"].relative_error == 0
+    assert terms["cpu_blocks"].beyond_rounding == 0
+    assert terms["blocks given kv"].beyond_rounding == 0
     assert terms["peak_torch"].predicted == pytest.approx(17.98 * GIB, rel=0.01)
     assert terms["blocks"].predicted == pytest.approx(1478, rel=0.03)
     assert "is larger than the maximum number of tokens" in audit.log.outcomes[0]
@@ -79,7 +81,7 @@ def test_an_sglang_log_is_explained() -> None:
     audit = _audit("sglang-llama-8b-24gb", LLAMA_8B, gpu="rtx-3090")
     terms = _terms(audit)
     assert terms["weights"].predicted == pytest.approx(15.02 * GIB, rel=0.005)
-    assert terms["kv given tokens"].relative_error == 0
+    assert terms["kv given tokens"].beyond_rounding == 0
     tokens_given_memory = terms["tokens given memory"].relative_error
     assert tokens_given_memory is not None
     assert abs(tokens_given_memory) < 0.02
@@ -90,8 +92,8 @@ def test_an_sglang_log_is_explained() -> None:
 def test_a_tensorrt_llm_log_is_explained() -> None:
     audit = _audit("tensorrt-llm-qwen1.5-7b", QWEN_7B)
     terms = _terms(audit)
-    assert terms["kv given tokens"].relative_error == 0
-    assert terms["blocks given memory"].relative_error == 0
+    assert terms["kv given tokens"].beyond_rounding == 0
+    assert terms["blocks given memory"].beyond_rounding == 0
     assert terms["weights"].predicted == pytest.approx(14739 * MIB, rel=0.01)
     assert audit.deployment is not None
     assert audit.deployment.total_bytes == pytest.approx(39.39 * GIB)
@@ -101,7 +103,7 @@ def test_a_llama_cpp_log_describes_its_own_model() -> None:
     audit = _audit("llama-cpp-gemma-3-270m", None)
     terms = _terms(audit)
     assert terms["kv"].predicted == terms["kv"].logged == 42 * MIB
-    assert terms["compute"].relative_error == 0
+    assert terms["compute"].beyond_rounding == 0
     assert audit.deployment is not None
     assert audit.deployment.model.name == "Gemma 3 270M It"
     assert audit.missing == ("gpu",)
@@ -113,13 +115,35 @@ def test_an_ollama_log_is_ollamas_though_it_holds_llama_cpps_lines() -> None:
     assert audit.log.settings["gpu"] == "NVIDIA GeForce RTX 4090"
     terms = _terms(audit)
     assert terms["kv"].predicted == terms["kv"].logged == 448 * MIB
-    assert terms["graph"].relative_error == 0
+    assert terms["graph"].beyond_rounding == 0
+
+
+@pytest.mark.parametrize("name", ["vllm-0.19-llama-8b-tp4", "sglang-llama-8b-24gb"])
+def test_the_error_of_a_term_is_that_of_its_two_numbers(name: str) -> None:
+    """What the log's rounding explains is said beside it, not taken off it."""
+    audit = _audit(name, LLAMA_8B, gpu="rtx-3090" if "24gb" in name else None)
+    rows = audit_table(audit).rows
+    assert rows
+    within = [row for row in rows if row["within_rounding"]]
+    assert 0 < len(within) < len(rows)
+    for row in rows:
+        assert row["relative_error"] == pytest.approx(row["predicted"] / row["logged"] - 1)
+        left = max(0.0, abs(row["predicted"] - row["logged"]) - row["rounding"])
+        assert abs(row["beyond_rounding"]) == pytest.approx(left / row["logged"])
+        assert row["within_rounding"] is (left == 0)
+    assert any(row["relative_error"] for row in within)
+    [note] = [note for note in audit_table(audit).notes if "no more than the log rounds" in note]
+    assert all((row["term"] in note) for row in within if row["relative_error"])
+    text = csv_text(audit_table(audit))
+    assert text.splitlines()[0].startswith("term,predicted,logged,unit,relative_error,")
+    beyond = [abs(row["beyond_rounding"]) for row in rows]
+    assert beyond == sorted(beyond, reverse=True), "what is off first"
 
 
 def test_models_that_logs_name_are_found_among_the_profiles() -> None:
     assert _audit("sglang-llama-8b-24gb", None).deployment is not None
     audit = _audit("ollama-llama-3.2-3b", None)
-    assert _terms(audit)["graph"].relative_error == 0
+    assert _terms(audit)["graph"].beyond_rounding == 0
     assert _audit("tensorrt-llm-qwen1.5-7b", None).deployment is None, "this log names none"
 
 
@@ -139,7 +163,7 @@ utilization is (0.92, 72.91 GiB). Actual usage is 15.26 GiB for consumed memory 
 non-torch), 1.44 GiB for peak activation, and 0.23 GiB for CUDAGraph memory."""
     audit = audit_log(text, model=_model(LLAMA_8B))
     terms = _terms(audit)
-    assert terms["tokens given kv"].relative_error == 0
+    assert terms["tokens given kv"].beyond_rounding == 0
     consumed = terms["consumed"].relative_error
     assert consumed is not None
     assert abs(consumed) < 0.01
