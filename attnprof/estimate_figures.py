@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.errors import UsageError
 from attnprof.models.load import load_model
 from attnprof.planning import GRID_FLAGS, Answer, EstimateFlags, answer_estimate
 from attnprof.units import parse_tokens
@@ -19,30 +19,20 @@ SHORTEST_CONTEXT, LONGEST_CONTEXT = 1024, 2**17  # the latter where a model does
 _LONGEST_ANSWER = 256  # of a context of users who ask for no other
 
 
-def estimate_figure(flags: EstimateFlags, answer: Answer) -> "Figure":
+def estimate_figure(flags: EstimateFlags, answer: Answer) -> "Figure | None":
     """Of a grid the users by context on each deployment, of one deployment its serving curve.
+
+    None where it does not fit or its latency is unknown; of a grid where nothing fits.
 
     Raises:
         UsageError: A grid of too many deployments.
-        CannotMeasureError: Latency is unknown, or nothing fits anywhere.
     """
     from attnprof.figures.capacity import capacity_figure
     from attnprof.figures.serving import serving_figure
 
-    if "rows" not in answer.document:
-        figure = serving_figure(answer.document)
-        if figure is None:
-            raise CannotMeasureError(
-                "latency of this deployment is unknown, so there is no curve to draw",
-                "name a GPU whose profile states a peak (attnprof show gpus)",
-            )
-        return figure
-    figure = capacity_figure(documents_by_context(flags))
-    if figure is None:
-        raise CannotMeasureError(
-            "none of these deployments fits at any context", "name larger GPUs, or a larger --tp"
-        )
-    return figure
+    if "rows" in answer.document:
+        return capacity_figure(documents_by_context(flags))
+    return serving_figure(answer.document)
 
 
 def documents_by_context(flags: EstimateFlags) -> list[dict[str, Any]]:

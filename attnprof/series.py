@@ -380,15 +380,19 @@ def common_clock(rows: Sequence[Record]) -> str:
 
 def latency_on(row: Record, clock: str | None) -> tuple[float, float] | None:
     """Median on ``clock`` and its standard deviation as a share of it."""
+    name = "median_s"
+    if row.get("clock", "wall") != clock:
+        name = "median_cpu_s" if clock == "cpu" else "median_wall_s"
+    value = positive(row.get(name))
+    return None if value is None else (value, relative_sd(value, *interval_on(row, clock)))
+
+
+def interval_on(row: Record, clock: str | None) -> tuple[float | None, float | None]:
+    """The 95 % interval of the median on ``clock``, as far as it is known. [s]"""
     if row.get("clock", "wall") == clock:
-        value = positive(row.get("median_s"))
-        low, high = row.get("median_low_s"), row.get("median_high_s")
-    else:
-        value = positive(row.get("median_cpu_s" if clock == "cpu" else "median_wall_s"))
-        samples = row.get("samples_cpu_s" if clock == "cpu" else "samples_s") or ()
-        interval = median_interval(samples)
-        low, high = interval.low_s, interval.high_s
-    return None if value is None else (value, relative_sd(value, low, high))
+        return row.get("median_low_s"), row.get("median_high_s")
+    interval = median_interval(row.get("samples_cpu_s" if clock == "cpu" else "samples_s") or ())
+    return interval.low_s, interval.high_s
 
 
 def _peak(row: Record) -> tuple[float, float] | None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _STEPS = 4
-_LEAST_TOLD = 0.001  # of all slots that hold no token
+_LEAST_TOLD = 0.001  # of all slots that hold no token; or of a size, off theory
+_MARKS = 8  # of a line of many points
 _TOKENS = "Tokens in the cache, of all sequences [tokens]"
 _BYTES = "KV cache [bytes, binary prefixes]"
 
@@ -64,7 +65,8 @@ def kv_growth_figure(header: Header, records: Sequence[Record]) -> Figure | None
     most = max(tokens for one in shown for tokens in one.tokens)
     least = min(tokens for one in shown for tokens in one.tokens)
     room = 0.04 * (most - least) or 1.0
-    top = max(held for one in shown for held in (*one.held, *one.peak))
+    sizes = (held for one in shown for held in (*one.held, *one.peak, *one.useful, *one.theory))
+    top = max(held for held in sizes if held)
     return _figure(
         header, shown, len(found), "kv-growth",
         "KV cache while it grows, a token at a time: measured on theory",
@@ -193,10 +195,10 @@ def _panel(one: _Cache) -> Panel:
             ]
             axes.plot(one.tokens, above, color=theme.purple, lw=1.3, ls=(0, (1, 1.2)), zorder=3)
         values = one.useful or one.held
-        every = max(1, len(values) // 8)
+        marked = _marked(values, one.theory)
         axes.plot(
-            one.tokens[::every], values[::every], "o", color=theme.blue, ms=4.4,
-            markeredgecolor=theme.background, mew=0.5, zorder=4,
+            [one.tokens[i] for i in marked], [values[i] for i in marked], "o", color=theme.blue,
+            ms=4.4, markeredgecolor=theme.background, mew=0.5, zorder=4,
         )  # fmt: skip
 
     used = one.useful or one.held
@@ -205,6 +207,22 @@ def _panel(one: _Cache) -> Panel:
     if unused > _LEAST_TOLD:
         note += f"; {units.percent(unused)} unused at the end"
     return Panel(one.name, note, draw)
+
+
+def _marked(values: Sequence[float], theory: Sequence[float | None]) -> list[int]:
+    """The points that get a mark: some of many, the last, and each that theory does not say.
+
+    >>> _marked([1.0] * 32, [1.0] * 20 + [2.0] + [1.0] * 11)
+    [0, 4, 8, 12, 16, 20, 24, 28, 31]
+    >>> _marked([1.0, 2.0, 9.0], [1.0, 2.0, 3.0])
+    [0, 1, 2]
+    """
+    every, last = max(1, len(values) // _MARKS), len(values) - 1
+    return [
+        i
+        for i, (value, known) in enumerate(zip(values, theory, strict=True))
+        if i % every == 0 or i == last or (known and abs(value / known - 1) > _LEAST_TOLD)
+    ]
 
 
 def _growth_words(tokens: Sequence[float], used: Sequence[float]) -> str:

@@ -1,12 +1,12 @@
 """Documents of estimates -> users against context on each GPU, with what binds at each."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnprof import units
 from attnprof.figures.axes import counts_axis, lengths_axis
-from attnprof.figures.base import MOST_PANELS, Figure, Key, Panel, Theme
+from attnprof.figures.base import MOST_PANELS, Axis, Figure, Key, Panel, Theme
 from attnprof.figures.words import and_more
 
 if TYPE_CHECKING:
@@ -41,11 +41,10 @@ def capacity_figure(documents: Sequence[Document]) -> Figure | None:
         return None
     shown = dict(list(found.items())[:MOST_PANELS])
     points = [point for mine in shown.values() for point in mine]
-    served = [float(point.users) for point in points if point.users]
-    if not served:
+    if all(point.binds == "weights" for point in points):
         return None
     binds = [kind for kind in _BINDS if any(point.binds == kind for point in points)]
-    y = counts_axis("Users at once [sequences]", [1.0, *served], _count)
+    y = _users_axis(point.users for point in points)
     models = list(dict.fromkeys(document["model"]["name"] for document in documents))
     said = [
         f"{name}: "
@@ -62,7 +61,7 @@ def capacity_figure(documents: Sequence[Document]) -> Figure | None:
         title=f"How many users at which context: {', '.join(models)}",
         alt=f"Users against context on logarithmic axes, and what binds. {'. '.join(said)}.",
         source=f"Estimated: memory by the rules of {_engines(documents)}"
-        + (", latency within the limits asked for" if _has_limits(documents) else "")
+        + _limits_words(documents)
         + "."
         + and_more(len(shown), len(found), "deployments"),
         x=lengths_axis(
@@ -70,13 +69,28 @@ def capacity_figure(documents: Sequence[Document]) -> Figure | None:
         ),
         y=y,
         panels=tuple(
-            _panel(name, mine, [other for key, other in shown.items() if key != name], y.low)
+            _panel(name, mine, [other for key, other in shown.items() if key != name], y)
             for name, mine in shown.items()
         ),
         keys=(
             *(Key(_BINDS[kind][0], _BINDS[kind][1], "point", _BINDS[kind][2]) for kind in binds),
             *([Key("other deployments", "ghost")] if len(shown) > 1 else []),
         ),
+    )
+
+
+def _users_axis(users: Iterable[int]) -> Axis:
+    """A logarithmic axis of users; below one of them a place for none."""
+    counts = list(users)
+    axis = counts_axis(
+        "Users at once [sequences]", [1.0, *map(float, filter(None, counts))], _count
+    )
+    if all(counts):
+        return axis
+    none = 1 / max(1.8, axis.high ** (1 / 8))  # an axis of powers has no zero
+    ticks = (none, *(tick for tick in axis.ticks if tick >= 1))
+    return replace(
+        axis, low=none / 1.3, ticks=ticks, show=lambda n: "0" if n == none else _count(n)
     )
 
 
@@ -90,8 +104,14 @@ def _count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _has_limits(documents: Sequence[Document]) -> bool:
-    return any(document.get("slo") for document in documents)
+def _limits_words(documents: Sequence[Document]) -> str:
+    slo = next((document["slo"] for document in documents if document.get("slo")), {})
+    limits = [
+        f"{name} {units.seconds(slo[key])}"
+        for name, key in (("TTFT", "ttft_limit_s"), ("TPOT", "tpot_limit_s"))
+        if slo.get(key)
+    ]
+    return f", latency within {' and '.join(limits)}" if limits else ""
 
 
 def _by_deployment(documents: Sequence[Document]) -> dict[str, list[_Point]]:
@@ -130,7 +150,7 @@ def _point(document: Document) -> _Point:
 
 
 def _panel(
-    name: str, points: Sequence[_Point], others: Sequence[Sequence[_Point]], bottom: float
+    name: str, points: Sequence[_Point], others: Sequence[Sequence[_Point]], y: Axis
 ) -> Panel:
     def draw(axes: "Axes", theme: Theme) -> None:
         for other in others:
@@ -140,7 +160,7 @@ def _panel(
             mine = [point for point in points if point.binds == kind]
             axes.plot(
                 [point.context for point in mine],
-                [point.users or 1.12 * bottom for point in mine],
+                [point.users or y.ticks[0] for point in mine],
                 marker, color=getattr(theme, colour), ms=5, markeredgecolor=theme.background,
                 mew=0.5, zorder=3, clip_on=False,
             )  # fmt: skip

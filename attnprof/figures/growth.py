@@ -14,7 +14,7 @@ from attnprof.findings import interval_words
 from attnprof.fit import WORST_RESIDUAL, predict
 from attnprof.regression import Z95, half_widths_at
 from attnprof.run_header import Header
-from attnprof.series import Record, Series, group_series
+from attnprof.series import Record, Series, group_series, interval_on
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -156,7 +156,7 @@ def _times(
     shown = found[:MOST_PANELS]
     lengths = [n for one in shown for n in one.series.n]
     x = lengths_axis(x_label, [*lengths, 2 * max(lengths)])
-    times_s = [value for one in shown for value in one.series.values]
+    times_s = [end for one in shown for ends in _intervals(one.series) for end in ends if end > 0]
     beyond_s = [value_s for one in shown for _, value_s in _foretold(one, x.high) if value_s > 0]
     y = seconds_axis("Time [s]", [*times_s, *beyond_s])
     panels = tuple(
@@ -283,11 +283,30 @@ def _draw_series(
             _draw_curve(axes, theme, one, _curve(one, low, high), "-")
         _draw_curve(axes, theme, one, _foretold(one, x.high), (0, (4, 2)))
     series = one.series
-    margin = [Z95 * sd * value for sd, value in zip(series.sd, series.values, strict=True)]
+    margins = [
+        (value - low, high - value)
+        for value, (low, high) in zip(series.values, _intervals(series), strict=True)
+    ]
     axes.errorbar(
-        series.n, series.values, yerr=margin if series.quantity == "latency" else None, fmt="o",
-        ms=3.6, color=theme.blue, elinewidth=1.1, capsize=1.8, zorder=4,
+        series.n, series.values, yerr=list(zip(*margins, strict=True)), fmt="o", ms=3.6,
+        color=theme.blue, elinewidth=1.1, capsize=1.8 if series.quantity == "latency" else 0.0,
+        zorder=4,
     )  # fmt: skip
+
+
+def _intervals(series: Series) -> list[tuple[float, float]]:
+    """The 95 % interval of each point, as its record has it; of bytes the value alone."""
+    if series.quantity != "latency":
+        return [(value, value) for value in series.values]
+    found = []
+    known = len(series.records) == len(series.n)  # of a growing cache one record has all points
+    for place, (value, sd) in enumerate(zip(series.values, series.sd, strict=True)):
+        low, high = interval_on(series.records[place], series.clock) if known else (None, None)
+        margin = Z95 * sd * value
+        low = value - margin if low is None else low
+        high = value + margin if high is None else high
+        found.append((min(low, value), max(high, value)))
+    return found
 
 
 def _draw_curve(
@@ -311,7 +330,8 @@ def _time_panel(one: Fitted, others: Sequence[Fitted], x: Axis, y: Axis) -> Pane
     def draw(axes: "Axes", theme: Theme) -> None:
         _draw_series(axes, theme, one, others, x)
         if (quadratic := one.quadratic) is not None and one.has_law:
-            n = geometric(max(x.low, math.sqrt(y.low / quadratic)), x.high, 2)
+            furthest = _BEYOND * one.series.n[-1] if _foretold(one, x.high) else one.series.n[-1]
+            n = geometric(max(x.low, math.sqrt(y.low / quadratic)), min(x.high, furthest), 2)
             axes.plot(
                 n, [quadratic * k * k for k in n], color=theme.green, lw=1.2, ls=(0, (1, 1.5))
             )

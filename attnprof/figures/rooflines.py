@@ -41,11 +41,12 @@ def roofline_figure(header: Header, records: Sequence[Record]) -> Figure | None:
         if (point := _point(record, varying)) is not None:
             key = (str(record.get("dtype")), str(record.get("clock")))
             found.setdefault(key, []).append(point)
-    panels, points, roofs = [], [], []
+    panels, points, roofs, roofless = [], [], [], 0
     said = []
     for (dtype, clock), mine in sorted(found.items(), key=lambda item: item[0][::-1]):
         peak, copy = _roofs(header, dtype, clock)
         if peak is None or copy is None:
+            roofless += len(mine)
             continue
         panels.append(_panel(dtype, clock, mine, peak, copy))
         points += mine
@@ -68,13 +69,14 @@ def roofline_figure(header: Header, records: Sequence[Record]) -> Figure | None:
     there = {point.group for point in points}
     return Figure(
         name="roofline",
-        title="Every workload under the roofs that were measured",
+        title="Workloads under the roofs that were measured",
         alt="Roofline: arithmetic against arithmetic intensity, on logarithmic axes. "
         + ". ".join(said)
         + ".",
         source=source_of(header)
         + ". FLOP and bytes are those that the algorithm needs, by theory; what stays in a cache "
-        "passes the roof of copying.",
+        "passes the roof of copying."
+        + _left_out(records, len(points), roofless),
         x=x,
         y=y,
         panels=tuple(panels),
@@ -97,6 +99,17 @@ def _point(record: Record, varying: Mapping[str, Sequence[str]]) -> _Point | Non
     phase = record.get("phase")
     group = next((name for name, phases in _GROUPS.items() if phase in phases), "other")
     return _Point(flops / moved, achieved, group, label(record, varying))
+
+
+def _left_out(records: Sequence[Record], shown: int, roofless: int) -> str:
+    """What is said of workloads that have a time and no place here."""
+    others = sum(map(is_ok, records)) - shown - roofless
+    said = []
+    if roofless:
+        said.append(f"{roofless} more are of an element type whose product was not measured")
+    if others:
+        said.append(f"{others} more have no FLOP to count")
+    return f" {'; '.join(said)}." if said else ""
 
 
 def _ends_words(points: Sequence[_Point], peak: float, copy: float) -> str:

@@ -67,7 +67,7 @@ def _labelled(heights: Sequence[float], apart: float) -> set[int]:
     """The points that have room for a label beside them: the last, and those well below it.
 
     >>> _labelled([1, 2, 8, 20, 21], 4)
-    {0, 2, 4}
+    {1, 2, 4}
     """
     chosen = {len(heights) - 1}
     above = heights[-1]

@@ -86,6 +86,28 @@ def test_a_law_that_does_not_hold_is_not_drawn_and_the_panel_says_so() -> None:
     assert "no law" in figure.panels[0].note
 
 
+def test_bars_are_the_interval_of_the_record_and_the_axis_holds_them() -> None:
+    header, records = planted((0.0, 0.0, 1e-9), (256, 512, 1024, 2048))
+    low_s, high_s = 0.5 * records[0]["median_s"], 9 * records[-1]["median_s"]
+    records[0]["median_low_s"], records[-1]["median_high_s"] = low_s, high_s
+    figure = latency_figure(header, records, fit_run(header, records))
+    assert figure is not None
+    (bars,) = drawn(figure).containers
+    ends = [y for path in bars.lines[2][0].get_paths() for _, y in path.vertices]
+    assert min(ends) == pytest.approx(low_s)
+    assert max(ends) == pytest.approx(high_s)
+    assert figure.y.low < low_s
+    assert figure.y.high > high_s
+
+
+def test_the_asymptote_ends_where_nothing_is_foretold() -> None:
+    header, records = planted((1e-3, 1e-6, 2e-9), (256, 1024, 4096))
+    figure = latency_figure(header, records, fit_run(header, records))
+    assert figure is not None
+    (line,) = [line for line in drawn(figure).lines if line.get_color() == LIGHT.green]
+    assert max(line.get_xdata()) <= 4096
+
+
 def test_without_a_spare_point_nothing_is_foretold_and_the_panel_says_so() -> None:
     header, records = planted((1e-3, 1e-6, 2e-9), (256, 1024, 4096))
     figure = latency_figure(header, records, fit_run(header, records))

@@ -98,6 +98,20 @@ def test_capacity_marks_what_binds_at_each_context() -> None:
     assert points_of(l40s, LIGHT.orange, "^") == [(8192, found[3]["slo"]["max_batch_size"])]
 
 
+def test_a_deployment_that_serves_nobody_is_drawn_at_a_zero_that_the_axis_names() -> None:
+    found = [
+        estimated("l40s", n, prompt_len=n - 256, output_len=256, tpot_s=0.025)
+        for n in (2048, 8192, 65536)
+    ]
+    assert [one["slo"]["max_batch_size"] for one in found][-1] == 0
+    figure = figure_of(capacity_figure(found))
+    points = dict(points_of(drawn(figure), LIGHT.orange, "^"))
+    assert figure.y.show(points[65536]) == "0"
+    assert points[65536] in figure.y.ticks
+    assert figure.y.low < points[65536] < 1
+    assert "TPOT 25 ms" in figure.source
+
+
 def test_deployments_of_which_none_fits_have_no_capacity_figure() -> None:
     assert capacity_figure([estimated("rtx-3080", 8192)]) is None
     assert capacity_figure([]) is None

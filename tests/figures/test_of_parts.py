@@ -45,6 +45,23 @@ def test_every_workload_with_a_time_is_under_its_roof_in_the_roofline() -> None:
     assert sorted(shown) == sorted(expected)
 
 
+def test_workloads_without_a_roof_are_told_of_and_the_ends_are_named() -> None:
+    header, records, _ = run_of(ROOT / "reports" / "quick")
+    other = [
+        record | {"dtype": "bfloat16"} if number < 10 else record
+        for number, record in enumerate(records)
+    ]
+    figure = roofline_figure(header, other)
+    assert figure is not None
+    assert "10 more are of an element type whose product was not measured" in figure.source
+    whole = roofline_figure(header, records)
+    assert whole is not None
+    assert "more" not in whole.source
+    nearest = max((r for r in records if r["clock"] == "wall"), key=lambda r: r["mfu"] or 0.0)
+    note = next(panel.note for panel in whole.panels if "wall" in panel.title)
+    assert f"nearest its roof: prefill flash full 8k, {100 * nearest['mfu']:.3g} %" in note
+
+
 def test_without_measured_roofs_there_is_no_roofline() -> None:
     header, records, _ = run_of(ROOT / "reports" / "quick")
     bare = {**header, "conditions": {**header["conditions"], "ceilings": {}}}
@@ -83,6 +100,36 @@ def test_a_growing_cache_shows_what_is_allocated_beyond_its_tokens() -> None:
     steps = sorted(set(allocated.get_ydata()))
     assert len(steps) > 3
     assert "4.81 % unused" in figure.panels[number].note
+
+
+def test_a_cache_that_holds_less_than_theory_is_drawn_with_its_theory_and_its_odd_points() -> None:
+    header, records, _ = run_of(ROOT / "reports" / "caches")
+    record = next(one for one in records if one["phase"] == "kv-growth" and one["growth"])
+    growth = [
+        {**point, "allocated_bytes": 1024, "useful_bytes": 1024, "peak_bytes": 0}
+        if number == 46
+        else point
+        for number, point in enumerate(record["growth"])
+    ]
+    figure = kv_growth_figure(header, [{**record, "growth": growth}])
+    assert figure is not None
+    theory = max(point["theory_bytes"] for point in record["growth"])
+    assert figure.y.high > theory
+    points = dict(points_of(drawn(figure), LIGHT.blue))
+    assert 1024 in points.values()
+    assert max(points) == max(point["kv_len"] for point in growth)
+    less = [{**p, "allocated_bytes": 1, "useful_bytes": 1, "peak_bytes": 0} for p in growth]
+    figure = kv_growth_figure(header, [{**record, "growth": less}])
+    assert figure is not None
+    assert figure.y.high > theory
+
+
+def test_a_cache_that_rolls_says_from_when_on_it_is_full() -> None:
+    header, records, _ = run_of(ROOT / "reports" / "caches")
+    figure = kv_growth_figure(header, records)
+    assert figure is not None
+    (note,) = [panel.note for panel in figure.panels if "rolling" in panel.title]
+    assert note.startswith("4 KiB a token, full from 256 on")
 
 
 def test_shares_of_a_call_fill_it_and_attention_grows_from_the_axis() -> None:
