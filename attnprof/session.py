@@ -44,6 +44,10 @@ RUNS_DIR = Path("attnprof-runs")
 FOR_FIT = "for-fit"  # the name of a sweep that a design chooses
 ASSUMED_CACHE_BYTES, ASSUMED_UNITS = 50e6, 132.0  # of an accelerator, before it is opened
 TYPED = "typed"  # the name of a sweep that is typed axes and nothing else
+# What may be asked for, both ends included; the command line says the same in its help.
+INTERVALS, THREADS = (0.001, 0.5), (1, 1024)
+LONGEST_S = 1e6  # eleven days
+LARGEST_SEED = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +112,12 @@ def plan(asked: Asked) -> SweepPlan:
     """Expand the grid, find the run directory and say what the sweep needs; measure nothing.
 
     Raises:
-        UsageError: The sweep, an axis or the folder makes no sense.
+        UsageError: The sweep, an axis, a setting or the folder makes no sense.
         CannotMeasureError: torch is not installed.
     """
     from attnprof.listing import plan_table
 
+    _check_settings(asked)
     kind = _device_kind(asked.device)
     threads = asked.threads or default_threads()
     run_dir = _resumed_dir(asked) if asked.resume else asked.output or _new_dir(asked)
@@ -147,6 +152,38 @@ def plan(asked: Asked) -> SweepPlan:
         summary=_summary(grid, forecasts, kind, run_dir),
         limits=limits,
     )
+
+
+def _check_settings(asked: Asked) -> None:
+    """Refuse a setting that no sweep can have, before there is a folder of it.
+
+    Raises:
+        UsageError: A number out of its bounds, or something that is no number.
+    """
+    least, most = INTERVALS
+    if asked.interval is not None and not _is_number(asked.interval, least, most):
+        raise UsageError(
+            f"interval {asked.interval!r} is no half-width of an interval, as a share",
+            f"give one from {least:g} to {most:g}: 0.02",
+        )
+    for name, time_s in (("budget", asked.budget_s), ("timeout", asked.timeout_s)):
+        if time_s is not None and not (_is_number(time_s, 0, LONGEST_S) and time_s > 0):
+            raise UsageError(f"{name} {time_s!r} is no time", "give seconds above zero, 90s or 5m")
+    for name, count, (least, most) in (
+        ("threads", asked.threads, THREADS),
+        ("seed", asked.seed, (0, LARGEST_SEED)),
+    ):
+        is_left_out = count is None and name == "threads"
+        if not (is_left_out or (isinstance(count, int) and _is_number(count, least, most))):
+            raise UsageError(
+                f"{name} {count!r} is no whole number from {least} to {most}", f"give {name}=1"
+            )
+
+
+def _is_number(value: Any, least: float, most: float) -> bool:
+    """Whether it is a number between two ends; NaN is not."""
+    is_one = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_one and least <= value <= most
 
 
 def _foretold(

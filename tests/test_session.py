@@ -1,11 +1,14 @@
-"""What a sweep foretells before it runs: by the calibration of this CPU, or why by none."""
+"""What a sweep refuses and foretells before it runs: by the calibration of this CPU, if any."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attnprof import machine, session
 from attnprof.capacity import local_cpu
+from attnprof.errors import UsageError
 from attnprof.laws.calibration import calibration_text
 from attnprof.session import Asked
 from tests.calibrations import cpu_calibration
@@ -62,3 +65,23 @@ def test_a_calibration_with_other_threads_is_not_followed(kept: Path, tmp_path: 
     table = planned(tmp_path, threads=2).table
     assert all(row.get("call_low_s") is None for row in table.rows)
     assert not any("calibration" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("interval", math.nan), ("interval", 0), ("interval", "a"), ("interval", 0.6),
+        ("budget_s", math.nan), ("budget_s", -1), ("budget_s", 0), ("budget_s", math.inf),
+        ("timeout_s", math.nan), ("timeout_s", 0),
+        ("threads", 0), ("threads", 1.5), ("threads", True), ("threads", 2000),
+        ("seed", "x"), ("seed", 1.5), ("seed", None), ("seed", -1), ("seed", 2**63),
+    ],
+)  # fmt: skip
+def test_a_setting_out_of_its_bounds_is_refused_before_there_is_a_folder(
+    setting: str, value: Any, tmp_path: Path
+) -> None:
+    asked: Any = {"spec": "quick", "device": "synthetic", setting: value}
+    with pytest.raises(UsageError) as raised:
+        session.plan(Asked(output=tmp_path / "run", **asked))
+    assert f"{setting.removesuffix('_s')} {value!r}" in raised.value.problem
+    assert not (tmp_path / "run").exists()
