@@ -22,18 +22,19 @@ def why_not(found: "Estimate") -> str:
     if not found.plan.fits:
         gpus = f"{found.deployment.num_gpus} x {found.gpu.title}"
         return f"no: {found.deployment.model.name} does not fit on {gpus}"
+    if found.serves_users is False and found.settings["users_served"] == found.num_served:
+        users = f"{found.settings['users']:,} users of {_context(found)}"
+        return f"no: {found.num_served:,} of {users} fit at once"
     return f"no: {served_words(found)}"
 
 
 def served_words(found: "Estimate") -> str:
-    """How many of those who were asked for are served, and within what."""
+    """How many of those who were asked for are served, and within which limits."""
     users, served = found.settings["users"], found.num_served
-    within = "at once" if found.slo is None else _within(found)
-    if users is None:
-        return f"{'none' if not served else f'{served:,}'} {within}"
-    if found.serves_users is False and found.settings["users_served"] == served:
-        return f"{served:,} of {users:,} users of {_context(found)} at once"  # memory holds fewer
-    return f"{served:,} of {units.counted(users, 'user')} {within}"
+    who = f"{served:,}" if served else "none"
+    if users is not None:
+        who = f"{served:,} of {units.counted(users, 'user')}"
+    return who if found.slo is None else f"{who} {_within(found)}"
 
 
 def _within(found: "Estimate") -> str:

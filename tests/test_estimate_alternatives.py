@@ -60,9 +60,12 @@ def test_a_context_without_room_for_the_prompt_is_no_suggestion() -> None:
 
 
 def test_every_change_does_what_is_said_of_it() -> None:
-    flags: dict[str, dict[str, Any]] = {"--kv-dtype fp8": {"kv_dtype": "fp8"}, "--gpus 2 --tp 2": {"num_gpus": 2, "tp": 2},
-             "--quantization fp8": {"quantization": "fp8"},
-             "--quantization awq": {"quantization": "awq"}}  # fmt: skip
+    flags: dict[str, dict[str, Any]] = {
+        "--kv-dtype fp8": {"kv_dtype": "fp8"},
+        "--gpus 2 --tp 2": {"num_gpus": 2, "tp": 2},
+        "--quantization fp8": {"quantization": "fp8"},
+        "--quantization awq": {"quantization": "awq"},
+    }
     tried = {one.change: one for one in estimate(TOO_LONG).alternatives}
     for change, options in flags.items():
         plan = estimate(replace(TOO_LONG, **options)).plan

@@ -81,7 +81,7 @@ def test_where_times_are_of_other_lengths_than_memory_the_row_names_them() -> No
          "no: 2 of 4 users safely within TTFT 10 s and TPOT 60 ms"),
         ((*COMMAND[:-4], "--ttft", "1ms"), "no: none within TTFT 1 ms"),
         (("estimate", "llama-3.1-8b", "--gpu", "h100-sxm", "--users", "100"),
-         "no: 54 of 100 users of 8k at once"),
+         "no: 54 of 100 users of 8k fit at once"),
         (("estimate", "llama-3.1-70b", "--gpu", "l4"),
          "no: llama-3.1-70b does not fit on 1 x NVIDIA L4"),
         (("estimate", "llama-3.1-8b", "--gpu", "l4,l40s", "--tpot", "1ms"),
@@ -314,7 +314,7 @@ def test_a_result_says_in_a_line_what_it_serves() -> None:
     assert not safely.is_yes
     assert "serves 2 of 4 users safely within" in repr(safely)
     crowded = attnprof.estimate("llama-3.1-8b", "l40s", users=3000)
-    assert "serves 24 of 3,000 users of 8k at once" in repr(crowded)
+    assert repr(crowded) == "<llama-3.1-8b fits, serves 24 of 3,000 users, on 1 x NVIDIA L40S>"
 
 
 def test_more_at_once_are_never_cheaper_alone_within_tighter_limits() -> None:
