@@ -134,7 +134,10 @@ def _price(found: "Estimate", key: str) -> str:
 
 
 def _listed(found: "Estimate", key: str) -> str:
-    return "" if found.cost[key] is None else "by the price list"
+    if found.cost[key] is None:
+        return ""
+    is_listed = found.provenance["cost.per_hour"] == "assumed"
+    return "by the price list" if is_listed else "by --price"
 
 
 def rate(tokens_per_s: float) -> str:

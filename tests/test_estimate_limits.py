@@ -167,6 +167,9 @@ def test_without_limits_cost_is_of_all_at_once_and_says_so() -> None:
     assert found.cost["batch_size"] == size
     _, basis = shown(found)["cost of a million output tokens"]
     assert basis == f"at {size} at once, for prompts of 1k, answers of 256"
+    assert shown(found)["cost of an hour"] == ("2 USD", "by --price")
+    listed = shown(estimate(EstimateRequest(LLAMA, "h100-sxm")))["cost of an hour"]
+    assert listed[1] == "by the price list"
 
 
 def test_what_is_too_slow_is_bound_by_the_resource_that_makes_it_so() -> None:
