@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attnprof.engines.profile import EngineProfile
     from attnprof.estimate import Estimate
     from attnprof.gpus import Gpu
+    from attnprof.serving.latency import Slo
     from attnprof.validate_cases import Validation
 
 
@@ -168,6 +169,7 @@ def _curve_table(found: "Estimate") -> Table:
             "output_tokens_per_s": point.output_tokens_per_s.mid,
             "per_gpu": (point.output_tokens_per_s.mid or 0.0) / found.deployment.num_gpus,
             "cost": found.output_cost(point),
+            "within": _within(found.slo, round(point.batch_size)),
         }
         for point in found.curve
     ]
@@ -185,9 +187,19 @@ def _curve_table(found: "Estimate") -> Table:
             Column("output_tokens_per_s", "Output", rate, "right"),
             Column("per_gpu", "Of a GPU", rate, "right", 1),
             *([cost] if priced else []),
+            *([Column("within", "Within limits")] if found.slo else []),
         ),
         rows=tuple(rows),
     )
+
+
+def _within(slo: "Slo | None", batch: int) -> str | None:
+    """Whether so many at once hold the limits; None where there are none."""
+    if slo is None:
+        return None
+    if batch <= slo.safe_batch_size:
+        return "safely"
+    return "yes" if batch <= slo.max_batch_size else "no"
 
 
 _STEP_TERMS = {

@@ -235,11 +235,16 @@ def estimate(request: EstimateRequest) -> Estimate:
         notes=_notes(deployment, gpu, plan, kv, tried, law),
         alternatives=tried,
         settings=settings,
-        curve=law.curve(load, most) if timed and output else (),
+        curve=law.curve(load, most, _named_batches(request, slo)) if timed and output else (),
         slo=slo,
         step=law.summed(load) if timed else None,
         latency_fix=law.fix,
     )
+
+
+def _named_batches(request: EstimateRequest, slo: Slo | None) -> list[int | None]:
+    """Those that the answer speaks of: what was asked for, and what holds the limits."""
+    return [request.users, *([slo.max_batch_size, slo.safe_batch_size] if slo else [])]
 
 
 def _slo(

@@ -1,6 +1,7 @@
 """Tables of estimates, audits, validations and profiles hold what was found, in each format."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,21 @@ def test_an_engines_constants_name_the_release_that_brought_them() -> None:
     basis = {row["key"]: row["basis"] for row in TABLES["engine"].rows}
     assert basis["sampler_bytes_per_logit"].startswith("since 0.17")
     assert basis["hybrid_groups"].startswith("since 0.9")
+
+
+def test_the_curve_says_of_each_batch_whether_it_holds_the_limits() -> None:
+    request = EstimateRequest(
+        model=load_model("llama-3.1-8b"), gpu="h100-sxm", max_model_len=32768, prompt_len=30720,
+        output_len=500, users=10, ttft_s=10.0, tpot_s=0.06,
+    )  # fmt: skip
+    found = estimate(request)
+    assert found.slo is not None
+    (table,) = [table for table in estimate_tables(found) if table.name == "curve"]
+    within = {row["batch_size"]: row["within"] for row in table.rows}
+    assert within[found.slo.safe_batch_size] == "safely"
+    assert within[found.slo.max_batch_size] == "yes"
+    assert within[10] == "safely"
+    assert set(within.values()) == {"safely", "yes"}
+    free = estimate(replace(request, ttft_s=None, tpot_s=None))
+    (table,) = [table for table in estimate_tables(free) if table.name == "curve"]
+    assert "within" not in [column.key for column in table.columns]

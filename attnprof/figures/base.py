@@ -64,7 +64,7 @@ class Key:
 
     words: str
     colour: str  # the name of one of a theme's
-    look: Literal["point", "line", "dashes", "dots", "band", "area"] = "line"
+    look: Literal["point", "ring", "line", "dashes", "dots", "band", "area"] = "line"
     marker: str = "o"  # of a point
 
 

@@ -105,7 +105,9 @@ def _count(value: float) -> str:
 
 
 def _limits_words(documents: Sequence[Document]) -> str:
-    slo = next((document["slo"] for document in documents if document.get("slo")), {})
+    slo: Mapping[str, Any] = next(
+        (document["slo"] for document in documents if document.get("slo")), {}
+    )
     limits = [
         f"{name} {units.seconds(slo[key])}"
         for name, key in (("TTFT", "ttft_limit_s"), ("TPOT", "tpot_limit_s"))

@@ -296,9 +296,12 @@ class _Pen:
             patch.set_alpha(0.3 if key.look == "band" else 0.85)
             patch.set_transform(self.canvas.transFigure)
             self.canvas.add_artist(patch)
-        elif key.look == "point":
+        elif key.look in ("point", "ring"):
+            size: Any = {"ms": 4} if key.look == "point" else {"ms": 7, "mfc": "none"}
             self.canvas.add_artist(
-                Line2D([(start + stop) / 2], [middle], color=colour, marker=key.marker, ms=4, lw=0)
+                Line2D(
+                    [(start + stop) / 2], [middle], color=colour, marker=key.marker, lw=0, **size
+                )
             )
         else:
             dashes: Any = {"line": "-", "dashes": (0, (4, 2)), "dots": (0, (1, 1.5))}[key.look]

@@ -35,7 +35,8 @@ def serving_figure(document: Document) -> Figure | None:
     limits = {name: slo.get(key) for name, (_, key, _) in _LATENCIES.items()}
     top = max(point["output_tokens_per_s"]["mid"] for point in curve)
     y = linear_axis("Output [tokens/s], all users", 0, 1.08 * top, "{:,.0f}".format)
-    panels = tuple(_panel(name, curve, limits[name], slo, y) for name in _LATENCIES)
+    users = document["settings"].get("users")
+    panels = tuple(_panel(name, curve, limits[name], slo, y, users) for name in _LATENCIES)
     said = _words(document, curve, slo)
     has_limits = any(limits.values())
     return Figure(
@@ -49,11 +50,33 @@ def serving_figure(document: Document) -> Figure | None:
         y=y,
         panels=panels,
         keys=(
-            Key("so many sequences at once, with 80 % interval", "blue", "point"),
+            *_point_keys(curve, slo),
             *([Key("limit asked for", "orange", "dashes")] if has_limits else []),
-            *([Key("beyond a limit", "grey", "point")] if has_limits else []),
+            *([Key(f"{units.counted(users, 'user')} asked for", "ink", "ring")] if users else []),
         ),
     )
+
+
+_WITHIN = {
+    "all": ("so many sequences at once, with 80 % interval", "blue"),
+    "safely": ("sequences at once, safely: by the whole 80 % interval", "green"),
+    "yes": ("within the limits by the middle", "blue"),
+    "no": ("beyond a limit", "grey"),
+}
+
+
+def _within(point: Mapping[str, Any], slo: Mapping[str, Any]) -> str:
+    """Whether a point of the curve holds the limits that were asked for, if any."""
+    if not slo:
+        return "all"
+    if point["batch_size"] <= slo["safe_batch_size"]:
+        return "safely"
+    return "yes" if point["batch_size"] <= slo["max_batch_size"] else "no"
+
+
+def _point_keys(curve: Sequence[Mapping[str, Any]], slo: Mapping[str, Any]) -> list[Key]:
+    there = {_within(point, slo) for point in curve}
+    return [Key(*_WITHIN[kind], "point") for kind in _WITHIN if kind in there]
 
 
 def _times_axis(
@@ -92,10 +115,11 @@ def _how(document: Document) -> str:
 
 
 def _words(document: Document, curve: Sequence[Mapping[str, Any]], slo: Mapping[str, Any]) -> str:
-    last = curve[-1]
+    users = document["settings"].get("users")
+    point = next((one for one in curve if one["batch_size"] == users), curve[-1])
     said = (
-        f"With {last['batch_size']:,.0f} at once, {last['output_tokens_per_s']['mid']:,.0f} "
-        f"tokens/s at {units.seconds(last['tpot_s']['mid'])} a token."
+        f"With {point['batch_size']:,.0f} at once, {point['output_tokens_per_s']['mid']:,.0f} "
+        f"tokens/s at {units.seconds(point['tpot_s']['mid'])} a token."
     )
     if (most := slo.get("max_batch_size")) is not None:
         limits = [
@@ -111,10 +135,9 @@ def _words(document: Document, curve: Sequence[Mapping[str, Any]], slo: Mapping[
 
 def _panel(
     name: str, curve: Sequence[Mapping[str, Any]], limit_s: float | None, slo: Mapping[str, Any],
-    y: Axis,
+    y: Axis, users: int | None,
 ) -> Panel:  # fmt: skip
     title, _, _ = _LATENCIES[name]
-    most = slo.get("max_batch_size")
 
     def draw(axes: "Axes", theme: Theme) -> None:
         times_s = [point[name]["mid"] for point in curve]
@@ -124,12 +147,16 @@ def _panel(
         for index, (point, time_s, tokens_per_s) in enumerate(
             zip(curve, times_s, output, strict=True)
         ):
-            holds = most is None or point["batch_size"] <= most
             axes.errorbar(
                 [time_s], [tokens_per_s], fmt="o", ms=4.2, elinewidth=0.9, capsize=1.8, zorder=3,
                 xerr=[[time_s - point[name]["low"]], [point[name]["high"] - time_s]],
-                color=theme.blue if holds else theme.grey,
+                color=getattr(theme, _WITHIN[_within(point, slo)][1]),
             )  # fmt: skip
+            if point["batch_size"] == users:
+                axes.plot(
+                    [time_s], [tokens_per_s], "o", ms=9, color=theme.ink, mfc="none", mew=1.2,
+                    zorder=4,
+                )  # fmt: skip
             if index in labelled:
                 axes.annotate(
                     f"{point['batch_size']:,.0f}", (point[name]["low"], tokens_per_s),

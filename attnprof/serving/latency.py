@@ -2,7 +2,7 @@
 of throughput against latency, and what holds limits of both."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -278,11 +278,14 @@ class Latency:
             provenance=self.profile.provenance(self.model.deployment, self.own),
         )
 
-    def curve(self, load: Load, most: int) -> tuple[Figures, ...]:
-        """Figures of batches that double from one up to the ``most`` that are held."""
-        sizes = [2**power for power in range(LONGEST_CURVE) if 2**power < most]
+    def curve(self, load: Load, most: int, named: Iterable[int | None] = ()) -> tuple[Figures, ...]:
+        """Figures of batches that double from one up to the ``most`` that are held, and of those
+        that are ``named`` for another reason."""
+        sizes = {2**power for power in range(LONGEST_CURVE)} | {size for size in named if size}
         return tuple(
-            self.figures(replace(load, concurrency=float(size))) for size in [*sizes, most] if size
+            self.figures(replace(load, concurrency=float(size)))
+            for size in sorted({size for size in sizes if size < most} | {most})
+            if size
         )
 
     def largest_batch(self, load: Load, limits: Limits, most: int, bound: str = "mid") -> int:

@@ -46,7 +46,10 @@ def test_the_serving_curve_has_its_points_and_both_limits() -> None:
     figure = figure_of(serving_figure(found))
     for number, (name, limit) in enumerate((("tpot_s", 0.05), ("ttft_loaded_s", 2.0))):
         axes = drawn(figure, number)
-        holds = points_of(axes, LIGHT.blue)
+        holds = points_of(axes, LIGHT.blue) + points_of(axes, LIGHT.green)
+        assert len(points_of(axes, LIGHT.green)) == sum(
+            point["batch_size"] <= found["slo"]["safe_batch_size"] for point in found["curve"]
+        )
         beyond = points_of(axes, LIGHT.grey)
         expected = [
             (point[name]["mid"], point["output_tokens_per_s"]["mid"]) for point in found["curve"]
@@ -67,6 +70,18 @@ def test_the_serving_curve_has_its_points_and_both_limits() -> None:
         apart = [high - low for low, high in itertools.pairwise(sorted(heights))]
         assert min(apart) >= 0.05 * figure.y.high  # and no label is written on another
     assert "calibrated" in figure.source
+
+
+def test_the_users_that_were_asked_for_are_a_point_of_the_curve_with_a_ring() -> None:
+    found = estimated(prompt_len=4096, output_len=256, users=11, tpot_s=0.05)
+    figure = figure_of(serving_figure(found))
+    (ring,) = [line for line in drawn(figure).lines if line.get_markerfacecolor() == "none"]
+    (point,) = [point for point in found["curve"] if point["batch_size"] == 11]
+    assert list(ring.get_xdata()) == [point["tpot_s"]["mid"]]
+    assert "11 users asked for" in [key.words for key in figure.keys]
+    assert "With 11 at once" in figure.source
+    named = {found["slo"]["max_batch_size"], found["slo"]["safe_batch_size"]}
+    assert named <= {point["batch_size"] for point in found["curve"]}
 
 
 def test_without_limits_none_is_drawn_and_the_panel_says_so() -> None:
