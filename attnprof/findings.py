@@ -1,5 +1,6 @@
 """A run and its fits -> what they say, in sentences: the answer before the tables."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -72,7 +73,11 @@ def interval_words(value: float, low: float | None, high: float | None) -> str:
 
     >>> interval_words(1.984, 1.95, 2.01), interval_words(2, None, None)
     ('1.98 [1.95, 2.01]', '2.00')
+    >>> interval_words(math.nan, None, None)
+    '?'
     """
+    if math.isnan(value):
+        return "?"
     if low is None or high is None or high - low < 0.005:
         return f"{value:.2f}"
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"

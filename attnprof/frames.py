@@ -1,6 +1,7 @@
 """The results of a run -> columns with their types: a Parquet file, a pandas frame."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ _WHOLE = ("batch_size", "tensor_parallel", "hidden_size")
 _LISTS = ("samples_s",)
 _YES_OR_NO = ("checkpointing", "sink_logits")
 _QUANTITIES = ("_s", "flops", "mfu", "mbu", "bytes_moved", "_error", "softcap")
+_HALVES = re.compile(r"[\ud800-\udfff]")  # of surrogate pairs, which Arrow takes for no text
 _PANDAS_TYPES = {"int64": "Int64", "double": "float64", "bool": "boolean", "string": "string"}
 
 
@@ -107,10 +109,11 @@ def _columns(table: Table) -> dict[str, list[Any]]:
 
 
 def _text(value: Any) -> str | None:
-    """As ``results.csv`` has it: flags in one text, and of a list or mapping its words."""
+    """As it is; of flags in one text, and of a list or mapping its words, as in
+    ``results.csv``."""
     if value is None:
         return None
-    return value if isinstance(value, str) else csv_value(value)
+    return _HALVES.sub("\ufffd", value) if isinstance(value, str) else csv_value(value)
 
 
 def _unless_unknown(make: Callable[[Any], Any]) -> Callable[[Any], Any]:

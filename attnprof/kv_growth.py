@@ -234,10 +234,10 @@ def _shape_of_growth(record: Record) -> dict[str, Any]:
         "useful_bytes": last["useful_bytes"],
         "allocated_bytes": allocated[-1],
         "overshoot_bytes": overshoot,
-        "overshoot": overshoot / last["allocated_bytes"] if overshoot is not None else None,
+        "overshoot": overshoot / allocated[-1] if overshoot is not None and allocated[-1] else None,
         "step_bytes": step_bytes,
         "step_tokens": None
-        if step_bytes is None
+        if step_bytes is None or not last["useful_bytes"]
         else round(step_bytes * held_len / last["useful_bytes"]),
         "fragmentation": fragmentation[-1] if fragmentation else None,
         "worst_fragmentation": max(fragmentation, default=None),

@@ -2,10 +2,11 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from attnprof.kinds import misfit
 from attnprof.measured import Check, Energy, GrowthPoint, Memory, Part, Samples, WarmUp
 from attnprof.medians import FEWEST_FOR_INTERVAL, NO_INTERVAL, Interval, median_interval
 from attnprof.workload import GROWING, Workload
@@ -105,6 +106,24 @@ class Visit:
         made["parts"] = tuple(Part(**part) for part in made.get("parts", ()))
         made["kernels"] = tuple(made.get("kernels", ()))
         return cls(**made)
+
+
+_METERS = ("cpu_s", "host_s", "run_delay_s", "minor_faults", "cycles")
+
+
+def visit_misfit(visit: Mapping[str, Any]) -> str | None:
+    """Where what was kept of a visit is of another kind, or its meters say not as much as its
+    clock, or None."""
+    found = misfit(visit, Visit)
+    samples = visit.get("samples")
+    if found is not None or samples is None:
+        return found
+    num_samples = len(samples["wall_s"])
+    for name in _METERS:
+        count = len(samples.get(name) or ())
+        if count not in (0, num_samples):
+            return f"samples.{name} has {count}, samples.wall_s has {num_samples}"
+    return None
 
 
 _PARTS: dict[str, Any] = {

@@ -2,7 +2,7 @@
 name that nobody knows, a size or time beyond all measure, or one that belies another."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NotRequired, Required, TypedDict, get_type_hints
 
 from attnprof.backends.support import BACKENDS
@@ -16,8 +16,10 @@ FORMAT = 1
 LARGEST_SIZE = 2**40  # tokens, heads, widths, samples
 LARGEST_BYTES = 2**60  # and parameters
 LONGEST_S = 1e6  # eleven days
+SHORTEST_S = 1e-12  # of what a clock measured; nothing is timed in less
 LARGEST_SHARE = 1e4  # of a roof: a call that stays in its cache passes the memory's many times
 LARGEST_RATE = 1e24
+LEAST_RATE = 1e-6  # above zero
 STATUSES = (
     "ok", "wrong_result", "crashed", "timeout", "out_of_memory", "predicted_out_of_memory",
     "unsupported", "skipped",
@@ -48,6 +50,17 @@ _FROM_ONE = frozenset(
      "num_sms", "physical_cores")
 )  # fmt: skip
 _LISTS_OF_TIMES = ("samples_s", "samples_cpu_s", "run_delay_s", "itl_s")
+_OF_NO_CLOCK = ("run_delay_s", "theory_s", "stddev_s")  # may be shorter than any call
+_ROUNDING = 1e-9  # by which a median may pass the end of its interval
+_OF_MLA = ("kv_lora_rank", "rope_head_dim")
+# What a part of a workload cannot do without, by the key that asks for it and its value.
+_ASKED_FOR = (
+    ("scope", "block", ("ffn_dim",)),
+    ("ffn", "moe", ("num_experts", "num_active_experts")),
+    ("phase", "generate", ("start_len",)),
+    ("phase", "mixed", ("prefill_len",)),
+    ("kv_cache", "latent", _OF_MLA),
+)
 _FROM_TWO = frozenset(("num_ranks",))  # one rank has nobody to reduce with
 
 
@@ -223,9 +236,43 @@ def _misfit(key: str, value: Any, kind: str | None) -> str | None:
         return None if value in known else f"{key} is {value!r}: {nearest(value, list(known))}"
     if isinstance(value, int | float):
         return _beyond(key, value)
-    if key in _LISTS_OF_TIMES and value and max(value) > LONGEST_S:
-        return f"{key} has {max(value):g}, more than {LONGEST_S:g}"
+    if key in _LISTS_OF_TIMES and value:
+        return _list_beyond(key, value)
+    if key in ("growth", "parts"):
+        return _first(
+            found and f"{key}[{place}].{found}"
+            for place, one in enumerate(value)
+            for found in [numbers_misfit(one)]
+        ) or (_growth_belied(value) if key == "growth" else None)
     return None
+
+
+def _list_beyond(key: str, values: Sequence[float]) -> str | None:
+    if max(values) > LONGEST_S:
+        return f"{key} has {max(values):g}, more than {LONGEST_S:g}"
+    if key not in _OF_NO_CLOCK and 0 < (least := min(filter(None, values), default=0)) < SHORTEST_S:
+        return f"{key} has {least:g}, less than {SHORTEST_S:g}"
+    return None
+
+
+def _growth_belied(growth: Sequence[Mapping[str, Any]]) -> str | None:
+    """Where a cache that grows does not: its lengths rise, and what holds tokens takes bytes."""
+    holds = any(point["useful_bytes"] for point in growth)
+    before = 0
+    for place, point in enumerate(growth):
+        kv_len = point["kv_len"]
+        if kv_len <= before:
+            what = f"not above {before}, the one before" if before else "less than 1"
+            return f"growth[{place}].kv_len is {kv_len}, {what}"
+        before = kv_len
+        for name in ("useful_bytes", "allocated_bytes"):
+            if holds and point[name] == 0:
+                return f"growth[{place}].{name} is 0 of a cache that holds tokens"
+    return None
+
+
+def _first(found: Iterable[str | None]) -> str | None:
+    return next((one for one in found if one), None)
 
 
 def _beyond(key: str, value: float) -> str | None:
@@ -235,8 +282,17 @@ def _beyond(key: str, value: float) -> str | None:
     least = 1 if key in _FROM_ONE else 2 if key in _FROM_TWO else 0
     if value < least:
         return f"{key} is {value}, less than {least}"
+    if 0 < value < (shortest := _shortest(key)):
+        return f"{key} is {value}, less than {shortest:g}"
     most = _most(key, isinstance(value, int))
     return f"{key} is {value}, more than {most:g}" if value > most else None
+
+
+def _shortest(key: str) -> float:
+    """The least that a time or rate above zero may be."""
+    if "_per_" in key:
+        return LEAST_RATE
+    return SHORTEST_S if key.endswith("_s") and key not in _OF_NO_CLOCK else 0.0
 
 
 def numbers_misfit(values: Mapping[str, Any]) -> str | None:
@@ -271,8 +327,18 @@ def _missing(record: Mapping[str, Any], kind: str | None) -> str | None:
     """The first key without which a time says nothing; what has no phase is no call."""
     needed: tuple[str, ...] = (*_NEEDED.get(kind, ()), "median_s", "device")
     if kind is None:
-        needed = ("backend", "dtype") if "phase" in record else ()
+        needed = _needed_here(record) if "phase" in record else ()
     return next((f"{key} is missing" for key in needed if record.get(key) is None), None)
+
+
+def _needed_here(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a call that was measured here cannot do without."""
+    needed = ["backend", "dtype"]
+    if record.get("model") is None:
+        for key, value, names in _ASKED_FOR:
+            needed += names if record.get(key) == value else ()
+        needed += _OF_MLA if record.get("mla") is not None else ()
+    return tuple(needed)
 
 
 def _belied(record: Mapping[str, Any]) -> str | None:
@@ -282,6 +348,12 @@ def _belied(record: Mapping[str, Any]) -> str | None:
     low, high = record.get("median_low_s"), record.get("median_high_s")
     if low is not None and high is not None and low > high:
         return f"median_low_s is {low:g}, above median_high_s, {high:g}"
+    median_s = record.get("median_s")
+    if median_s is not None:
+        if low is not None and low > median_s * (1 + _ROUNDING):
+            return f"median_low_s is {low:g}, above median_s, {median_s:g}"
+        if high is not None and high < median_s * (1 - _ROUNDING):
+            return f"median_high_s is {high:g}, below median_s, {median_s:g}"
     num_samples, samples_s = record.get("num_samples"), record.get("samples_s")
     if samples_s and num_samples is not None and num_samples != len(samples_s):
         return f"num_samples is {num_samples}, samples_s has {len(samples_s)}"

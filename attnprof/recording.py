@@ -9,12 +9,21 @@ from typing import Any
 from attnprof import __version__
 from attnprof.errors import UsageError
 from attnprof.kinds import misfit
-from attnprof.measure import Figure, Plan, Pooled, Progress, Visit, plan_for, pool
+from attnprof.measure import (
+    Figure,
+    Plan,
+    Pooled,
+    Progress,
+    Visit,
+    plan_for,
+    pool,
+    visit_misfit,
+)
 from attnprof.measured import GrowthPoint
 from attnprof.medians import NO_INTERVAL, percentile, tukey_outliers
-from attnprof.record_values import FORMAT
-from attnprof.records import RUN_FILE, VISITS_FILE, Run
-from attnprof.workload import Workload, checked
+from attnprof.record_values import FORMAT, record_misfit
+from attnprof.records import RUN_FILE, VISITS_FILE, Run, workloads_of
+from attnprof.workload import Workload
 
 FINGERPRINT_FACTS = (
     "name", "memory_bytes", "physical_cores", "threads", "governor", "machine", "libc", "torch",
@@ -268,19 +277,26 @@ def unfinished_records(run: Run) -> list[dict[str, Any]]:
     wrong = misfit(plan, Plan)
     if wrong is not None:
         raise UsageError(f"{run.path / RUN_FILE}: plan.{wrong}", "measure into another folder")
-    kept = (run.header.get("grid") or {}).get("workloads") or ()
     known = Conditions(
         device_kind=conditions["device_kind"],
         threads=conditions["threads"],
         ceilings=conditions["ceilings"],
     )
-    workloads = [checked(Workload.from_json(one)) for one in kept]
+    workloads = workloads_of(run.path, run.header)
     done = {record["workload_id"] for record in run.records}
-    return [
+    found = [
         unfinished_record(progress, known)
         for key, progress in replayed(run, workloads, Plan(**plan), known).items()
         if progress.visits and key not in done
     ]
+    for record in found:
+        wrong = record_misfit(record)
+        if wrong is not None:
+            raise UsageError(
+                f"{run.path / VISITS_FILE}: of {record['workload_id']} {wrong}",
+                "remove the lines of its visits",
+            )
+    return found
 
 
 def unfinished_record(progress: Progress, conditions: Conditions) -> dict[str, Any]:
@@ -302,9 +318,9 @@ def replayed(
         workload.workload_id: Progress(workload, plan, conditions.threads) for workload in workloads
     }
     for number, visit in enumerate(run.visits if run else (), start=1):
-        wrong = misfit(visit, Visit)
-        if wrong is not None:
-            raise UsageError(f"{VISITS_FILE} line {number}: {wrong}", "remove that line")
+        wrong = visit_misfit(visit)
+        if run is not None and wrong is not None:
+            raise UsageError(f"{run.path / VISITS_FILE} line {number}: {wrong}", "remove that line")
         progress = found.get(visit["workload_id"])
         if progress is not None and not progress.settled:
             progress.add(Visit.from_json(visit))

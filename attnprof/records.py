@@ -13,7 +13,7 @@ from typing import Any, NotRequired, Required, TypedDict
 from attnprof.errors import CannotMeasureError, UsageError, nearest_path
 from attnprof.kinds import misfit
 from attnprof.record_values import FORMAT, numbers_misfit, record_misfit
-from attnprof.workload import Workload
+from attnprof.workload import Workload, checked
 
 RUN_FILE = "run.json"
 RECORDS_FILE = "records.jsonl"
@@ -78,13 +78,20 @@ class _KeptHeader(TypedDict, total=False):
     timed_share: float | None
 
 
+class _KeptVisit(TypedDict):
+    """What is told of a visit; the rest is looked at where lines are made visits again."""
+
+    workload_id: str
+    round: int
+
+
 class _KeptRulers(TypedDict):
     rulers: dict[str, float]
 
 
 _MISFITS: dict[str, Callable[[dict[str, Any]], str | None]] = {
     RECORDS_FILE: record_misfit,
-    VISITS_FILE: lambda line: None,  # looked at where they are made visits again
+    VISITS_FILE: lambda line: misfit(line, _KeptVisit),
     RULERS_FILE: lambda line: misfit(line, _KeptRulers),
 }
 
@@ -236,6 +243,23 @@ def read_header(path: Path) -> dict[str, Any]:
     if found is not None:
         raise UsageError(f"{path / RUN_FILE}: {found}", "measure into another folder")
     return header
+
+
+def workloads_of(path: Path, header: Mapping[str, Any]) -> tuple[Workload, ...]:
+    """The workloads of the grid that the ``run.json`` of a run keeps.
+
+    Raises:
+        UsageError: One that can be none.
+    """
+    found = []
+    for place, kept in enumerate((header.get("grid") or {}).get("workloads") or ()):
+        try:
+            found.append(checked(Workload.from_json(kept)))
+        except UsageError as error:
+            raise UsageError(
+                f"{path / RUN_FILE}: grid.workloads[{place}]: {error.problem}", error.fix
+            ) from None
+    return tuple(found)
 
 
 def _read_header(path: Path) -> dict[str, Any] | None:

@@ -89,11 +89,13 @@ def power_law(x: Sequence[float], y: Sequence[float], sd: Sequence[float]) -> In
     """Exponent p of ``y = k · x^p``, by weighted regression in log-log.
 
     The interval is the wider of what the stated ``sd`` and what the scatter about the line say;
-    two points leave no scatter, and no interval.
+    two points leave no scatter, and no interval. Of one x alone no exponent is known: NaN.
 
     >>> power_law([1, 2, 4], [3, 12, 48], [0.01] * 3).value
     2.0
     """
+    if len(set(x)) < 2:
+        return Interval(math.nan, None, None)
     import numpy as np
 
     u, v = np.log(np.asarray(x, float)), np.log(np.asarray(y, float))

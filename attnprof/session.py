@@ -33,7 +33,7 @@ from attnprof.measure import ACCELERATORS, Plan, plan_for
 from attnprof.profiles import list_profiles, load_profile, read_yaml
 from attnprof.render import Table
 from attnprof.units import counted
-from attnprof.workload import Workload, checked
+from attnprof.workload import Workload
 
 if TYPE_CHECKING:
     from attnprof.design import Limits
@@ -326,10 +326,10 @@ def _names_grid(asked: Asked) -> bool:
 
 
 def _resumed_grid(run_dir: Path) -> Grid:
-    from attnprof.records import read_header
+    from attnprof.records import read_header, workloads_of
 
-    kept = read_header(run_dir).get("grid") or {}
-    workloads = tuple(checked(Workload.from_json(one)) for one in kept.get("workloads", ()))
+    header = read_header(run_dir)
+    workloads = workloads_of(run_dir, header)
     if not workloads:
         raise UsageError(f"{run_dir} does not say what it was to measure", "name the sweep again")
     for one in workloads:
@@ -340,7 +340,7 @@ def _resumed_grid(run_dir: Path) -> Grid:
                     f"{one.model} has changed since {run_dir} was begun",
                     "put it back as it was, or sweep into another folder",
                 )
-    return Grid(str(kept.get("name")), workloads)
+    return Grid(str((header.get("grid") or {}).get("name")), workloads)
 
 
 def _resumed_dir(asked: Asked) -> Path:

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from attnprof.errors import UsageError
 from attnprof.medians import NO_INTERVAL
-from attnprof.records import LOCK_FILE, read_run
+from attnprof.records import LOCK_FILE, read_header, read_run, workloads_of
 from attnprof.sweep import Watcher
-from attnprof.workload import Workload, checked
 
 POLL_S = 1.0
 QUIET_S = 3.0  # without news, whether anybody still writes is asked
@@ -34,11 +34,7 @@ def follow(
     """
     asked = is_written or is_being_written
     run = read_run(run_dir)
-    workloads = {
-        workload.workload_id: workload
-        for one in (run.header.get("grid") or {}).get("workloads") or ()
-        for workload in [checked(Workload.from_json(one))]
-    }
+    workloads = {one.workload_id: one for one in workloads_of(run_dir, run.header)}
     watch.started(len(run.header.get("workloads") or ()), len(run.records))
     num_records, num_visits, quiet_s = len(run.records), len(run.visits), QUIET_S
     while True:
@@ -60,7 +56,12 @@ def follow(
 
 
 def is_being_written(run_dir: Path) -> bool:
-    """Whether a sweep holds the directory: its lock cannot be had."""
+    """Whether a sweep holds the directory: its lock is held.
+
+    Raises:
+        UsageError: Whether it is held cannot be told, as the folder may not be written to, and
+            the run is not finished.
+    """
     from filelock import FileLock, Timeout
 
     path = run_dir / LOCK_FILE
@@ -69,5 +70,12 @@ def is_being_written(run_dir: Path) -> bool:
     try:
         with FileLock(path, timeout=0):
             return False
-    except (Timeout, OSError):
+    except Timeout:
         return True
+    except OSError as error:
+        if read_header(run_dir).get("finished") is not None:
+            return False
+        raise UsageError(
+            f"cannot tell whether a sweep still writes {run_dir}: {error.strerror}",
+            "leave --watch out, or watch it as the one who writes it",
+        ) from None

@@ -618,3 +618,17 @@ def test_a_cache_that_grew_is_held_against_theory_at_each_length() -> None:
     for point in points:
         point["theory_bytes"] = 2 * point["useful_bytes"]
     assert grown(points)["verdict"] == "wrong"
+
+
+def test_the_exponent_of_a_single_length_is_unknown() -> None:
+    found = power_law([512, 512, 512], [1.0, 1.1, 1.2], [0.01] * 3)
+    assert math.isnan(found.value)
+    assert found.low is found.high is None
+
+
+def test_a_cache_that_ends_empty_has_no_share_and_no_step() -> None:
+    points = growth(lambda n: 4096 * n, lambda n: 4096 * (2 * n - 1))
+    points[-1] |= {"allocated_bytes": 0}
+    assert grown(points)["overshoot"] is None
+    points[-1] |= {"useful_bytes": 0}
+    assert grown(points)["step_tokens"] is None

@@ -134,3 +134,12 @@ def test_what_was_imported_is_a_frame_too(tmp_path: Path) -> None:
 def test_every_column_of_the_csv_has_a_type() -> None:
     assert {column_type(key) for key in RESULT_KEYS} == {"int64", "double", "bool", "string"}
     assert results_csv([]).strip() == ",".join(RESULT_KEYS)
+
+
+def test_half_of_a_surrogate_pair_in_a_text_stops_neither_frame_nor_parquet(tmp_path: Path) -> None:
+    run = Path(shutil.copytree(REPORTS / "quick", tmp_path / "run"))
+    lines = (run / "records.jsonl").read_text().splitlines(keepends=True)
+    first = json.loads(lines[0]) | {"reason": "no \ud800 text"}
+    (run / "records.jsonl").write_text("".join([json.dumps(first) + "\n", *lines[1:]]))
+    assert "no \ufffd text" in {*read_frame(run)["reason"].dropna()}
+    assert write_parquet(run).exists()

@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,12 +20,25 @@ from attnprof.records import (
     read_lines,
     read_run,
     strict_json,
+    workloads_of,
 )
+from attnprof.workload import Workload
 
 KEPT = Path(__file__).parents[1] / "reports"
 HEADER = {"device": "synthetic", "fingerprint": {"kind": "cpu"}, "plan": {"budget_s": 2.0},
           "seed": 0, "workloads": ["a", "b"],
           "conditions": {"device_kind": "cpu", "threads": 2, "ceilings": {}}}  # fmt: skip
+
+
+PART = {"name": "attention", "wall_s": 0.1, "cpu_s": None, "share": 1.0, "peak_bytes": None}
+
+
+def grown(kv_len: int, **changed: float) -> dict[str, Any]:
+    """A point of a cache that grows."""
+    return {
+        "kv_len": kv_len, "wall_s": 0.1, "cpu_s": None, "useful_bytes": 64 * kv_len,
+        "allocated_bytes": 64 * kv_len, "peak_bytes": None, **changed,
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -34,7 +48,7 @@ def run_dir(tmp_path: Path) -> Path:
         directory.start(HEADER)
         directory.add_record({"workload_id": "a", "status": "ok"})
         directory.add_record({"workload_id": "b", "status": "ok"})
-        directory.add_visit({"workload_id": "a", "status": "ok"})
+        directory.add_visit({"workload_id": "a", "round": 0, "status": "ok"})
     return path
 
 
@@ -43,7 +57,7 @@ def test_what_was_added_is_read_again(run_dir: Path) -> None:
     assert run.header["format"] == 1
     assert run.header["workloads"] == ["a", "b"]
     assert [record["workload_id"] for record in run.records] == ["a", "b"]
-    assert run.visits == ({"workload_id": "a", "status": "ok"},)
+    assert run.visits == ({"workload_id": "a", "round": 0, "status": "ok"},)
     assert run.torn == ()
 
 
@@ -300,6 +314,31 @@ def test_a_path_that_no_folder_can_have_is_said(tmp_path: Path, name: str) -> No
         ({"workload_id": "a", "kv_len": 1.5}, "kv_len is 1.5, not a whole number"),
         ({"workload_id": "a", "growth": [{"kv_len": 1}]}, r"growth\[0\].wall_s is missing"),
         ({"workload_id": "a", "growth": {}}, "growth is {}, not a list"),
+        (
+            {"workload_id": "a", "growth": [grown(8), grown(8)]},
+            r"growth\[1\].kv_len is 8, not above",
+        ),
+        ({"workload_id": "a", "growth": [grown(0)]}, r"growth\[0\].kv_len is 0, less than 1"),
+        (
+            {"workload_id": "a", "growth": [grown(8), grown(9, allocated_bytes=0)]},
+            r"growth\[1\].allocated_bytes is 0 of a cache that holds tokens",
+        ),
+        (
+            {"workload_id": "a", "growth": [grown(8), grown(9, useful_bytes=0)]},
+            r"growth\[1\].useful_bytes is 0 of a cache",
+        ),
+        (
+            {"workload_id": "a", "growth": [grown(8, wall_s=1e-300)]},
+            r"growth\[0\].wall_s is 1e-300, less than 1e-12",
+        ),
+        (
+            {"workload_id": "a", "parts": [PART | {"cpu_s": 1e-300}]},
+            r"parts\[0\].cpu_s is 1e-300, less than 1e-12",
+        ),
+        (
+            {"workload_id": "a", "parts": [PART | {"peak_bytes": 2**61}]},
+            r"parts\[0\].peak_bytes is",
+        ),
     ],
 )
 def test_a_record_of_another_kind_is_named_by_its_line(
@@ -341,6 +380,14 @@ def test_a_record_of_another_kind_is_named_by_its_line(
         ({"mfu": 1e9}, r"mfu is 1000000000\.0, more than 10000"),
         ({"num_samples": 7, "samples_s": [0.1]}, "num_samples is 7, samples_s has 1"),
         ({"median_low_s": 2.0, "median_high_s": 1.0}, "median_low_s is 2, above median_high_s, 1"),
+        ({"median_s": 1e-300}, "median_s is 1e-300, less than 1e-12"),
+        ({"samples_s": [0.1, 1e-300]}, "samples_s has 1e-300, less than 1e-12"),
+        ({"achieved_flops_per_s": 5e-324}, "achieved_flops_per_s is 5e-324, less than 1e-06"),
+        ({"median_s": 1.0, "median_low_s": 2.0}, "median_low_s is 2, above median_s, 1"),
+        ({"median_s": 1.0, "median_high_s": 0.5}, "median_high_s is 0.5, below median_s, 1"),
+        ({"scope": "block"}, "ffn_dim is missing"),
+        ({"ffn": "moe", "num_experts": 8}, "num_active_experts is missing"),
+        ({"mla": "absorbed", "kv_lora_rank": 64}, "rope_head_dim is missing"),
         ({"dtype": None}, "dtype is missing"),
         ({"q_len": 512}, "q_len is 512 of a prefill of 1024 tokens"),
         ({"phase": "decode"}, "q_len is 1024 of a decode"),
@@ -439,4 +486,30 @@ def test_a_header_of_another_kind_says_where(
 ) -> None:
     (run_dir / RUN_FILE).write_text(json.dumps({"format": 1, **HEADER, **changed}))
     with pytest.raises(UsageError, match=rf"run\.json: {words}"):
+        read_run(run_dir)
+
+
+@pytest.mark.parametrize("visit", [{}, {"a": 1}, {"workload_id": 5, "round": 1}])
+def test_a_visit_of_nothing_is_named_by_its_line(run_dir: Path, visit: dict[str, Any]) -> None:
+    with (run_dir / VISITS_FILE).open("a") as file:
+        file.write(json.dumps(visit) + "\n")
+    with pytest.raises(UsageError, match=r"visits\.jsonl line 2: (workload_id|it|round) is"):
+        read_run(run_dir)
+
+
+def test_a_grid_of_what_is_no_workload_names_its_file_and_place(run_dir: Path) -> None:
+    good = Workload(backend="flash", q_len=8, kv_len=8).to_json()
+    kept = {"grid": {"workloads": [good, good | {"phase": "zzz"}]}}
+    with pytest.raises(
+        UsageError, match=r"one/run\.json: grid\.workloads\[1\]: unknown phase 'zzz'"
+    ):
+        workloads_of(run_dir, kept)
+    assert workloads_of(run_dir, {}) == ()
+
+
+def test_times_and_rates_of_a_header_have_a_floor(run_dir: Path) -> None:
+    header = json.loads((run_dir / RUN_FILE).read_text())
+    header["conditions"]["ceilings"] = {"matmul": {"float32": {"flops_per_s": 1e-300}}}
+    (run_dir / RUN_FILE).write_text(json.dumps(header))
+    with pytest.raises(UsageError, match=r"run\.json: flops_per_s is 1e-300, less than 1e-06"):
         read_run(run_dir)

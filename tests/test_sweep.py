@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -576,3 +576,29 @@ def test_asked_twice_to_stop_it_lets_go_of_a_worker_that_hangs(tmp_path: Path) -
         _, errors = parent.communicate(timeout=30)
     assert "KeyboardInterrupt" in errors
     assert wait_until_gone(workers) == []
+
+
+def scale(times_s: list[float], factor: float) -> None:
+    times_s[:] = [factor * one for one in times_s]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda visit: visit["samples"]["cpu_s"].pop(), r"line 1: samples\.cpu_s has \d+, samples"),
+        (lambda visit: scale(visit["samples"]["wall_s"], 1e-300), "less than 1e-12"),
+        (lambda visit: visit.update(samples=5), "line 1: samples is 5"),
+    ],
+)
+def test_a_visit_that_no_clock_gave_is_named_by_its_file(
+    change: Callable[[dict[str, Any]], object], words: str, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    sweep(run_dir, "synthetic?pace=50ms", budget_s=0.3)
+    done = {record["workload_id"] for record in read_run(run_dir).records}
+    lines = (run_dir / VISITS_FILE).read_text().splitlines()
+    visits = [one for one in map(json.loads, lines) if one["workload_id"] not in done]
+    change(visits[0])
+    (run_dir / VISITS_FILE).write_text("".join(json.dumps(one) + "\n" for one in visits[:1]))
+    with pytest.raises(UsageError, match=rf"run/visits\.jsonl.*{words}"):
+        unfinished_records(read_run(run_dir))

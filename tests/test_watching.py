@@ -104,3 +104,13 @@ def test_a_directory_is_written_as_long_as_its_lock_is_held(run_dir: Path) -> No
 def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no run"):
         follow(tmp_path, Heard())
+
+
+def test_a_lock_that_cannot_be_opened_ends_the_watching_of_a_finished_run(run_dir: Path) -> None:
+    (run_dir / LOCK_FILE).mkdir()  # as where the folder may not be written to
+    header = json.loads((run_dir / "run.json").read_text())
+    assert header["finished"]
+    assert not is_being_written(run_dir)
+    (run_dir / "run.json").write_text(json.dumps(header | {"finished": None}))
+    with pytest.raises(UsageError, match="cannot tell whether a sweep still writes"):
+        is_being_written(run_dir)

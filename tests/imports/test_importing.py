@@ -535,7 +535,7 @@ def test_one_workload_of_two_runs_is_refused(tmp_path: Path) -> None:
         for name in ("run.json", "records.jsonl"):
             (run / name).write_bytes((CPU_RUN / name).read_bytes())
     path = ours[1] / "records.jsonl"
-    path.write_text(path.read_text().replace('"median_s":', '"median_s":1'))
+    path.write_text(path.read_text().replace('"median_wall_s":', '"median_wall_s":1'))
     for run in ours:
         write_reports(run)
     with pytest.raises(UsageError, match="already"):
