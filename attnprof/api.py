@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnprof.capacity.request import EstimateRequest
 from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.estimate import Estimate
+from attnprof.files import write_whole
 from attnprof.fit_laws import RunFit
 from attnprof.notebook import Shown
 from attnprof.records import Run
@@ -78,10 +79,7 @@ class FitResult(Shown, RunFit):
         from attnprof.laws.calibration import calibration_text
 
         to = Path(path)
-        try:
-            to.write_text(calibration_text(self.calibration), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write {to}: {error.strerror}", "give another file") from None
+        write_whole(to, calibration_text(self.calibration), "give another file")
         return to
 
     def tables(self) -> list[Table]:

@@ -11,6 +11,7 @@ from attnprof.engines.base import Deployment, MemoryPlan
 from attnprof.engines.profile import engine_named
 from attnprof.engines.registry import plan_memory
 from attnprof.errors import UsageError
+from attnprof.files import replace_file
 from attnprof.gpus import gpu_named
 from attnprof.known_models import known_model
 from attnprof.logs.lines import START_BYTES, read_log
@@ -314,7 +315,7 @@ def write_profile(audit: Audit, name: str, folder: Path) -> Path:
     ]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        replace_file(path, "\n".join(lines) + "\n")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "name another folder") from None
     return path

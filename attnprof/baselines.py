@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict
 
 from attnprof.errors import AttnprofError, CannotMeasureError, UsageError, nearest
+from attnprof.files import replace_file
 from attnprof.kinds import misfit
 from attnprof.records import RECORDS_FILE, RULERS_FILE, RUN_FILE, read_lines, strict_json
 from attnprof.verdicts.comparison import Comparison, WorkloadVerdict
@@ -274,9 +275,7 @@ def _write(place: Path, content: Mapping[str, bytes], acceptances: list[Acceptan
             if name not in content:
                 (place / name).unlink(missing_ok=True)
         for name, data in (*content.items(), (ACCEPTANCES_FILE, history)):
-            temporary = place / f"{name}.tmp"
-            temporary.write_bytes(data)
-            temporary.replace(place / name)
+            replace_file(place / name, data)
     except OSError as error:
         raise CannotMeasureError(
             f"cannot write {place}: {error.strerror}", "name another folder with --folder"

@@ -8,6 +8,7 @@ from typing import Any
 
 from attnprof import units
 from attnprof.backends.support import unsupported_reason
+from attnprof.files import replace_file
 from attnprof.kinds import misfit
 from attnprof.records import Ceilings
 from attnprof.theory.memory import mask_bytes, peak_activation_bytes
@@ -152,7 +153,7 @@ def remember_ceilings(device: str, threads: int, ceilings: dict[str, Any]) -> No
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = _all_remembered()
         kept[f"{device}/{threads}"] = ceilings
-        path.write_text(json.dumps(kept))
+        replace_file(path, json.dumps(kept))
     except OSError:
         return
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.files import replacing
 from attnprof.records import read_header
 from attnprof.render import Table, csv_value
 from attnprof.report import run_tables
@@ -88,12 +89,11 @@ def write_parquet(run_dir: Path) -> Path:
         for key, values in columns.items()
     ]
     about = {"attnprof": json.dumps(_about(run_dir))}
-    path, part = run_dir / PARQUET_FILE, run_dir / f".{PARQUET_FILE}.tmp"
+    path = run_dir / PARQUET_FILE
     try:
-        pq.write_table(pa.table(arrays, names=list(columns), metadata=about), part)
-        part.replace(path)
+        with replacing(path) as to:
+            pq.write_table(pa.table(arrays, names=list(columns), metadata=about), to)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UsageError(
             f"cannot write {path}: {error.strerror}", "make room, or copy the run to your folder"
         ) from None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.errors import AttnprofError, CannotMeasureError
+from attnprof.files import replace_file
 from attnprof.pairs import PairRequest, Pairs, Side, open_pairs
 from attnprof.progress import QUIET_S, time_words
 from attnprof.recording import identity
@@ -129,7 +130,7 @@ def _measured(request: GateRequest, tell: Callable[[str], None]) -> Gated:
 def _keep(comparison: Comparison, path: Path) -> None:
     try:
         content = json.loads(strict_json(comparison.to_json()))
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        replace_file(path, json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise CannotMeasureError(f"cannot write {path}: {error.strerror}", "make room") from None
 

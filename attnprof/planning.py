@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnprof.capacity.request import EstimateRequest
 from attnprof.errors import UsageError
+from attnprof.files import write_whole
 from attnprof.models.load import load_model
 from attnprof.render import Table
 from attnprof.units import counted, parse_seconds, parse_tokens, plain_number
@@ -259,12 +260,7 @@ def _kept_fit(found: "RunFit", path: Path) -> tuple[Answer, str]:
     from attnprof.law_tables import fit_tables
     from attnprof.laws.calibration import calibration_text
 
-    try:
-        path.write_text(calibration_text(found.calibration), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}: {error.strerror}", "give --output another file"
-        ) from None
+    write_whole(path, calibration_text(found.calibration), "give --output another file")
     tables = fit_tables(found)
     document = {
         "format": 1,

@@ -11,6 +11,7 @@ from typing import Any
 
 from attnprof.bisecting.repository import describe, git
 from attnprof.errors import AttnprofError, CannotMeasureError
+from attnprof.files import replace_file
 from attnprof.gate import GateRequest, measure_pair
 from attnprof.interpreters import Interpreter, find_interpreter
 from attnprof.pairs import Pace, PairRequest
@@ -64,7 +65,7 @@ class StepPlan:
     def write(self) -> Path:
         """Keep it where a step finds it."""
         path = Path(self.output) / PLAN_FILE
-        path.write_text(strict_json(asdict(self)), encoding="utf-8")
+        replace_file(path, strict_json(asdict(self)))
         return path
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.figures.base import LIGHT, Axis, Figure, Key, Theme
+from attnprof.files import write_whole
 from attnprof.render import plain
 
 if TYPE_CHECKING:
@@ -73,10 +74,7 @@ def write_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> None:
     _check_suffix(path)
     is_png = path.suffix.lower() == ".png"
     content = png_bytes(figure, theme) if is_png else svg_text(figure, theme).encode()
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", "name another file") from None
+    write_whole(path, content, "make room, or name another file")
 
 
 def check_can_draw(path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from attnprof.errors import AttnprofError, CannotMeasureError
+from attnprof.files import replace_file
 from attnprof.verdicts.comparison import Comparison
 from attnprof.verdicts.outputs.annotations import annotation_lines
 from attnprof.verdicts.outputs.markdown import markdown_comment, refused_comment
@@ -73,7 +74,7 @@ def write_refusal(problem: str, junit: Path | None, markdown: Path | None) -> No
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        replace_file(path, text)
     except OSError as error:
         raise CannotMeasureError(
             f"cannot write {path}: {error.strerror}", "name a file in a folder of your own"
