@@ -15,7 +15,12 @@ else:
 
     def __getattr__(name: str) -> Any:
         if name not in _FUNCTIONS:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            problem = f"module {__name__!r} has no attribute {name!r}"
+            if not name.startswith("_"):  # those are asked for by Python's own machinery
+                from attnprof.errors import nearest
+
+                problem += f": {nearest(name, sorted(_FUNCTIONS))}"
+            raise AttributeError(problem, name=name)
         from attnprof import api, api_compare
 
         return getattr(api_compare if name == "compare" else api, name)

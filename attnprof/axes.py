@@ -78,7 +78,12 @@ def _stored(text: str) -> str:
     return dtype_named(text).name
 
 
-def _flag(text: str) -> bool:
+def flag(text: str) -> bool:
+    """Yes or no.
+
+    Raises:
+        UsageError: It is neither.
+    """
     if text.lower() not in ("true", "false", "yes", "no", "on", "off"):
         raise UsageError(f"{text!r} is neither yes nor no", "write yes or no")
     return text.lower() in ("true", "yes", "on")
@@ -91,7 +96,7 @@ def _cap(text: str) -> float | None:
     return number
 
 
-_YAML_KINDS: dict[Callable[[str], Any], type] = {_flag: bool, _cap: float}
+_YAML_KINDS: dict[Callable[[str], Any], type] = {flag: bool, _cap: float}
 """Axes whose values YAML reads as something else than text and whole numbers."""
 
 
@@ -126,7 +131,7 @@ AXIS_GROUPS: dict[str, tuple[Axis, ...]] = {
         _length("prefill_len", "tokens of the prompt in a mixed step"),
         _length("start_len", "cached tokens where kv-growth starts, the prompt of generate", 1),
         _length("num_layers", "layers, each with its tensors", 1, "layers"),
-        Axis("checkpointing", "make activations again on the way back: yes, no", _flag, False),
+        Axis("checkpointing", "make activations again on the way back: yes, no", flag, False),
     ),
     "who sees whom, and where": (
         _named("attention", ATTENTIONS, "self"),
@@ -144,7 +149,7 @@ AXIS_GROUPS: dict[str, tuple[Axis, ...]] = {
         _length("head_dim", "width of a head", 64),
         _length("v_head_dim", "width of a value, if another"),
         Axis("softcap", "cap of the scores, such as 50, or none", _cap),
-        Axis("sink_logits", "a learned logit in each softmax: yes, no", _flag, False),
+        Axis("sink_logits", "a learned logit in each softmax: yes, no", flag, False),
         _named("mla", MLA_FORMS),
         _length("kv_lora_rank", "width of MLA's latent", 512),
         _length("rope_head_dim", "rotated part of MLA's head_dim", 64),
@@ -174,6 +179,11 @@ AXES = {axis.name: axis for axes in AXIS_GROUPS.values() for axis in axes}
 _ALIASES = {axis.alias: axis.name for axis in AXES.values() if axis.alias}
 
 
+def axis_names() -> list[str]:
+    """What an axis may be called, the short names of the field included."""
+    return [*AXES, *_ALIASES]
+
+
 def axis_named(name: str) -> Axis:
     """The axis called ``name``, dashes and the short names of the field included.
 
@@ -186,8 +196,9 @@ def axis_named(name: str) -> Axis:
     plain = name.strip().replace("-", "_")
     found = AXES.get(_ALIASES.get(plain, plain))
     if found is None:
-        known = [known.replace("_", "-") for known in (*AXES, *_ALIASES)]
-        raise UsageError(f"unknown axis {name!r}", nearest(name.replace("_", "-"), known))
+        raise UsageError(
+            f"unknown axis {name!r}", nearest(plain, axis_names(), "attnprof show axes")
+        )
     return found
 
 

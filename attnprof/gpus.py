@@ -15,6 +15,7 @@ from attnprof.profiles import find_profile, list_profiles, read_yaml
 # A6000 0.49, H200 and RTX PRO 6000 0.6, A100 0.6 to 0.85 GiB.
 _RUNTIME_HOLDS_BYTES = round(0.46 * 2**30)
 _VERIFIED = ("checked", "partly", "recalled", "measured")
+_CPU = "cpu"
 _BASES = ("driver", "nominal", "unified", "documented")
 
 
@@ -89,7 +90,7 @@ def gpu_named(name: str) -> Gpu:
     'h100-sxm'
 
     Raises:
-        UsageError: No such GPU; the nearest known is named.
+        UsageError: No such GPU; the nearest known is named, this computer's processor too.
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
@@ -97,11 +98,16 @@ def gpu_named(name: str) -> Gpu:
     names = _names()
     found = names.get(_normal(name))
     if found is None:
-        known = [*list_profiles("gpus"), *names]
-        raise UsageError(
-            f"unknown GPU {name!r}", nearest(_normal(name), known, "attnprof show gpus")
-        )
+        raise UsageError(f"unknown GPU {name!r}", _hint(_normal(name), names))
     return read_gpu(_path(found))
+
+
+def _hint(name: str, names: Mapping[str, str]) -> str:
+    """What was meant by a name that is no GPU: another one, or this computer's processor."""
+    if name == _CPU:
+        return "estimate --gpu cpu plans for it; attnprof doctor says what it can do"
+    hint = nearest(name, [_CPU, *list_profiles("gpus"), *names], "attnprof show gpus")
+    return hint.replace(f"'{_CPU}'?", f"'{_CPU}', this computer's own, as estimate takes it?")
 
 
 def all_gpus() -> list[Gpu]:

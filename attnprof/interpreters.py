@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.errors import CannotMeasureError, UsageError, nearest_path
 from attnprof.worker import PROTOCOL
 
 ELSEWHERE = Path(__file__).parent / "elsewhere.py"
@@ -116,7 +116,8 @@ def _ask(typed: str, command: tuple[str, ...], environment: dict[str, str]) -> d
             check=False,
         )
     except OSError as error:
-        raise UsageError(f"{typed!r} does not start: {error.strerror}", _FORMS) from None
+        hint = nearest_path(Path(command[0]).expanduser()) or _FORMS
+        raise UsageError(f"{typed!r} does not start: {error.strerror}", hint) from None
     except subprocess.TimeoutExpired:
         raise UsageError(
             f"{typed!r} has not answered within {HANDSHAKE_TIMEOUT_S:g} s", _FORMS

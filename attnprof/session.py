@@ -12,7 +12,7 @@ from attnprof.axes import axis_named
 from attnprof.backends.support import BACKENDS
 from attnprof.devices import kind_of
 from attnprof.devices.cpu_meters import available_bytes, cache_bytes
-from attnprof.devices.environment import default_threads
+from attnprof.devices.environment import check_allocator, default_threads
 from attnprof.errors import CannotMeasureError, UsageError, nearest
 from attnprof.forecast import (
     Forecast,
@@ -71,6 +71,9 @@ class Asked:
     allow_shared: bool = False
     for_fit: bool = False
     command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_allocator(self.allocator)
 
     @property
     def settings(self) -> dict[str, Any]:

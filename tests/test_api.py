@@ -122,7 +122,7 @@ def test_a_sweep_of_which_nothing_is_measured_says_why(tmp_path: Path) -> None:
 
 
 def test_an_axis_that_is_none_is_an_error_that_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean 'seq-len'"):
+    with pytest.raises(UsageError, match="did you mean 'seq_len'"):
         attnprof.sweep(device=DEVICE, seqlen=512)
 
 

@@ -182,7 +182,7 @@ def test_resume_without_a_folder_takes_the_newest_unfinished_run(folder: Path) -
         (("sweep", "quik"), 2, "did you mean 'quick'?"),
         (("sweep", "absent.yaml"), 2, "cannot read absent.yaml"),
         (("sweep", "--backend", "falsh"), 2, "did you mean 'flash'?"),
-        (("sweep", "--axis", "seqlen=4k"), 2, "did you mean 'seq-len'?"),
+        (("sweep", "--axis", "seqlen=4k"), 2, "did you mean 'seq_len'?"),
         (("sweep", "--axis", "seq_len"), 2, "has no '='"),
         (("sweep", "--axis", "seq_len=1k", "--axis", "n=2k"), 2, "given twice"),
         (("sweep", ""), 2, "unknown sweep ''"),

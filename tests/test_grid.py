@@ -91,7 +91,7 @@ def test_a_value_that_an_axis_lacks_is_refused(axis: str, text: Any, words: str)
 
 def test_axes_answer_to_their_short_names() -> None:
     assert axis_named("heads").name == "num_q_heads"
-    with pytest.raises(UsageError, match="did you mean 'seq-len'"):
+    with pytest.raises(UsageError, match="did you mean 'seq_len'"):
         axis_named("seqlen")
 
 

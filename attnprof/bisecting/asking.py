@@ -17,6 +17,7 @@ def request_of(
     *,
     workload_id: str,
     grid: Grid,
+    listing: str,
     metric: str,
     output: Path,
     **of_steps: Any,
@@ -25,6 +26,7 @@ def request_of(
 
     Args:
         grid: The workloads among which the one is.
+        listing: The command that lists them.
         of_steps: The rest of :class:`StepPlan`.
 
     Raises:
@@ -36,8 +38,8 @@ def request_of(
     if workload_id not in by_id:
         raise UsageError(
             f"sweep {grid.name!r} has no workload {workload_id!r}",
-            f"{nearest(workload_id, list(by_id)[:20])} Or name the sweep that has it with --spec "
-            "or --axis",
+            f"{nearest(workload_id, list(by_id), listing)}; or name the sweep that has it with "
+            "--spec or --axis",
         )
     return BisectRequest(
         good=good,

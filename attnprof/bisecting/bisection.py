@@ -20,13 +20,11 @@ import attnprof
 from attnprof.bisecting.repository import (
     Commit,
     checkouts,
-    find_commit,
+    find_ends,
     git,
     git_environment,
-    is_ancestor,
     left_of_bisection,
     num_between,
-    top_folder,
 )
 from attnprof.bisecting.step import EXIT_CODES, Step, StepPlan, prepare, read_steps
 from attnprof.errors import CannotMeasureError, UsageError
@@ -105,14 +103,7 @@ def bisect(request: BisectRequest, tell: Callable[[str], None] = lambda text: No
         CannotMeasureError: The ends do not differ, or one of them does not run.
         KeyboardInterrupt: The user stopped it; what was measured is kept.
     """
-    repository = top_folder(request.repository)
-    good, bad = find_commit(repository, request.good), find_commit(repository, request.bad)
-    if good.id == bad.id:
-        raise UsageError(f"{request.good} and {request.bad} are one commit", "name two ends")
-    if is_ancestor(repository, bad, good):
-        raise UsageError(
-            f"{request.bad} came before {request.good}", "name the good end, then the bad one"
-        )
+    repository, good, bad = find_ends(request.repository, request.good, request.bad)
     output = Path(request.plan.output).resolve()
     _make_output(output)
     with checkouts(repository, good, bad) as (good_folder, tested), stop_wishes() as stop:

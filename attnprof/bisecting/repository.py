@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.errors import CannotMeasureError, UsageError, nearest, nearest_path
 
 # Set where git itself has started us, and then about another checkout.
 _OF_ANOTHER = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
@@ -70,9 +71,8 @@ def top_folder(folder: Path) -> Path:
     try:
         return Path(git(folder, "rev-parse", "--show-toplevel"))
     except UsageError:
-        raise UsageError(
-            f"{folder} is in no git repository", "name one with --repository"
-        ) from None
+        hint = nearest_path(folder, "*/") or "name one with --repository"
+        raise UsageError(f"{folder} is in no git repository", hint) from None
 
 
 def find_commit(repository: Path, name: str) -> Commit:
@@ -84,10 +84,18 @@ def find_commit(repository: Path, name: str) -> Commit:
     try:
         found = git(repository, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
     except UsageError:
-        raise UsageError(
-            f"{repository} has no commit {name!r}", "name a branch, a tag or a commit's id"
-        ) from None
+        raise UsageError(f"{repository} has no commit {name!r}", _near(repository, name)) from None
     return describe(repository, found.splitlines()[-1])
+
+
+def _near(repository: Path, name: str) -> str:
+    """The branch or tag that was probably meant, with what stands behind it, such as ``~3``."""
+    stem = re.split("[~^]", name, maxsplit=1)[0]
+    listed = git(repository, "for-each-ref", "--format=%(refname:short)", "--sort=-creatordate")
+    hint = nearest(stem, ["HEAD", *listed.split()])
+    if not hint.startswith("did you mean"):
+        return "name a branch, a tag or a commit's id"
+    return hint.replace("'?", f"{name.removeprefix(stem)}'?")
 
 
 def describe(repository: Path, commit_id: str) -> Commit:
@@ -95,6 +103,21 @@ def describe(repository: Path, commit_id: str) -> Commit:
     told = git(repository, "show", "--no-patch", "--format=%s%x00%an%x00%aI", commit_id)
     subject, author, date = told.split("\0")
     return Commit(commit_id, subject, author, date)
+
+
+def find_ends(folder: Path, good: str, bad: str) -> tuple[Path, Commit, Commit]:
+    """The root of the checkout that ``folder`` is in, and the two ends to search between.
+
+    Raises:
+        UsageError: No repository, no such commit, or ends that are no two ends.
+    """
+    repository = top_folder(folder)
+    first, last = find_commit(repository, good), find_commit(repository, bad)
+    if first.id == last.id:
+        raise UsageError(f"{good} and {bad} are one commit", "name two ends")
+    if is_ancestor(repository, last, first):
+        raise UsageError(f"{bad} came before {good}", "name the good end, then the bad one")
+    return repository, first, last
 
 
 def is_ancestor(repository: Path, earlier: Commit, later: Commit) -> bool:

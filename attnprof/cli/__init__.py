@@ -9,6 +9,7 @@ from pathlib import Path
 from attnprof import __version__
 from attnprof.cli import baselines, bisecting, comparing, gating, history, measuring, planning
 from attnprof.cli.app import EXIT_BUG, EXIT_INTERRUPTED, EXIT_NO, app, give_examples, say
+from attnprof.cli.completion_scripts import use_own_scripts
 from attnprof.errors import AttnprofError
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 give_examples(app)
+use_own_scripts()
 
 NEW_OBJECTS = 100_000  # between two looks for garbage
 

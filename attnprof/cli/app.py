@@ -8,7 +8,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attnprof import __version__
+from attnprof.cli import completion
 from attnprof.cli.examples import EXAMPLES, FIRST, epilog
+from attnprof.errors import UsageError, nearest
 from attnprof.render import OutputFormat, plain
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ EXIT_NO = 1
 EXIT_CANNOT = 3
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
+FORMATS = tuple(form.value for form in OutputFormat)
 
 
 class Command(TyperCommand):
@@ -63,8 +66,21 @@ def give_examples(program: typer.Typer, before: str = "") -> None:
             give_examples(group.typer_instance, f"{before}{group.typer_instance.info.name} ")
 
 
+def _format(text: str) -> OutputFormat:
+    if text not in FORMATS:
+        raise UsageError(f"--format {text} is none", nearest(text, FORMATS))
+    return OutputFormat(text)
+
+
 Format = Annotated[
-    OutputFormat, typer.Option("--format", help="How tables are written to standard output.")
+    OutputFormat,
+    typer.Option(
+        "--format",
+        help="How tables are written to standard output.",
+        metavar=f"[{'|'.join(FORMATS)}]",
+        parser=_format,
+        autocompletion=completion.one_of(lambda: FORMATS),
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from attnprof.cli import completion
 from attnprof.cli.app import Format, app, say
 from attnprof.render import OutputFormat
 
@@ -23,9 +24,13 @@ Folder = Annotated[
 def accept_command(
     run: Annotated[Path, typer.Argument(help="The run directory that a sweep or gate wrote.")],
     reason: Annotated[str, typer.Option(help="Why, for whoever asks later; it is kept.")],
-    name: Annotated[str, typer.Option(help="Of the baseline: one a machine, for example.")] = (
-        "main"
-    ),
+    name: Annotated[
+        str,
+        typer.Option(
+            help="Of the baseline: one a machine, for example.",
+            autocompletion=completion.baselines,
+        ),
+    ] = "main",
     verify: Annotated[
         Path | None,
         typer.Option(metavar="RUN", help="A second run of the same code, which has to agree."),
@@ -41,7 +46,12 @@ def accept_command(
 
 @baseline.command("show")
 def show_command(
-    name: Annotated[str | None, typer.Argument(help="One of them, with all its reasons.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="One of them, with all its reasons.", autocompletion=completion.baselines
+        ),
+    ] = None,
     folder: Folder = Path("attnprof-baselines"),
     output_format: Format = OutputFormat.rich,
 ) -> None:

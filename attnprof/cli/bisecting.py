@@ -1,11 +1,13 @@
 """Which commit made a workload worse: bisect."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from attnprof.cli import completion
 from attnprof.cli.app import EXIT_CANNOT, Format, app, say
 from attnprof.cli.options import AllowShared, Axis, Device, Quiet, Seed, Timeout, some_time
 from attnprof.render import OutputFormat
@@ -17,17 +19,29 @@ def bisect(
     bad: Annotated[str, typer.Argument(metavar="BAD", help="A commit after that.")],
     workload: Annotated[
         str,
-        typer.Option("--workload", metavar="ID", help="The workload that got worse, by its id."),
+        typer.Option(
+            "--workload",
+            metavar="ID",
+            help="The workload that got worse, by its id.",
+            autocompletion=completion.workloads_of_sweep,
+        ),
     ],
     spec: Annotated[
         str | None,
         typer.Option(
-            "--spec", help="The sweep that has it, by name or as a YAML file; quick, or the axes."
+            "--spec",
+            help="The sweep that has it, by name or as a YAML file; quick, or the axes.",
+            autocompletion=completion.one_of(completion.profiles("sweeps")),
         ),
     ] = None,
     axis: Axis = None,
     metric: Annotated[
-        str, typer.Option("--metric", help="latency, peak_memory or kv_bytes.")
+        str,
+        typer.Option(
+            "--metric",
+            help="latency, peak_memory or kv_bytes.",
+            autocompletion=completion.one_of(completion.metrics),
+        ),
     ] = "latency",
     repository: Annotated[
         Path, typer.Option("--repository", help="A git checkout; it is left as it is.")
@@ -68,9 +82,11 @@ def bisect(
     from attnprof import session
     from attnprof.bisecting import bisection
     from attnprof.bisecting.asking import request_of
+    from attnprof.bisecting.repository import find_ends
     from attnprof.bisecting.tables import bisection_tables, whole_words
     from attnprof.render import document_text, show
 
+    find_ends(repository, good, bad)
     asked = session.Asked(
         spec=spec,
         axes=dict(session.typed_axes(axis or [])),
@@ -81,6 +97,7 @@ def bisect(
         good, bad, repository,
         workload_id=workload,
         grid=session.grid_of(asked),
+        listing=_listing(spec, axis or []),
         metric=metric,
         python=python,
         setup=setup,
@@ -104,3 +121,11 @@ def bisect(
         say(whole_words(found))
     if found.first_bad is None:
         raise typer.Exit(EXIT_CANNOT)
+
+
+def _listing(spec: str | None, axes: list[str]) -> str:
+    """The command that lists the workloads of a grid with their ids."""
+    words = [] if spec is None else [spec]
+    for axis in axes:
+        words += ["--axis", axis]
+    return shlex.join(["attnprof", "sweep", *words, "--dry-run", "--format", "csv"])

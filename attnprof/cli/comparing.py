@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnprof.cli import completion
 from attnprof.cli.app import Format, app, say
 from attnprof.cli.options import Dark, FigureFile, check_figure, draw
 from attnprof.render import OutputFormat
@@ -22,14 +23,23 @@ AllowDifferent = Annotated[
     typer.Option(
         metavar="FACT",
         help="device, driver, torch, threads, clocks or environment may differ. May be repeated.",
+        autocompletion=completion.one_of(completion.facts),
     ),
 ]
 Metrics = Annotated[
-    str | None, typer.Option("--metric", help="latency, peak_memory, kv_bytes; a list; all.")
+    str | None,
+    typer.Option(
+        "--metric",
+        help="latency, peak_memory, kv_bytes; a list; all.",
+        autocompletion=completion.some_of(completion.metrics),
+    ),
 ]
 FailOn = Annotated[
     str | None,
-    typer.Option(help="Verdicts that fail, a list: regressed,failed,missing,incomparable."),
+    typer.Option(
+        help="Verdicts that fail, a list: regressed,failed,missing,incomparable.",
+        autocompletion=completion.some_of(completion.verdicts),
+    ),
 ]
 ShowAll = Annotated[bool, typer.Option("--all", help="Show rows without news, too.")]
 
@@ -55,7 +65,11 @@ def compare(
     ],
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="In place of BASE: one of attnprof baseline show."),
+        typer.Option(
+            metavar="NAME",
+            help="In place of BASE: one of attnprof baseline show.",
+            autocompletion=completion.baselines,
+        ),
     ] = None,
     baselines: Annotated[
         Path, typer.Option("--baselines", metavar="DIR", help="The folder that --baseline is in.")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from attnprof.cli import completion
 from attnprof.cli.app import EXIT_INTERRUPTED, Format, app, say
 from attnprof.cli.comparing import (
     AllowDifferent,
@@ -42,6 +43,7 @@ def gate(
         typer.Argument(
             help="A sweep by name (attnprof show sweeps), or a YAML file. Left out: 'quick', or "
             "the typed axes alone where there are any.",
+            autocompletion=completion.one_of(completion.profiles("sweeps")),
         ),
     ] = None,
     base: Annotated[
@@ -105,6 +107,7 @@ def gate(
             spec=spec,
             axes=dict(session.typed_axes(axis or [])),
             device=device,
+            allocator=allocator,
             allow_shared=allow_shared,
         )
         grid = session.grid_of(asked)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from attnprof.cli import completion
 from attnprof.cli.app import Format, app, say
 from attnprof.cli.options import Dark, FigureFile, check_figure, draw
 from attnprof.render import OutputFormat
@@ -19,19 +20,30 @@ def history(
     workload: Annotated[
         list[str] | None,
         typer.Option(
-            "--workload", metavar="ID", help="Workloads by id, or by a pattern: 'decode*'."
+            "--workload",
+            metavar="ID",
+            help="Workloads by id, or by a pattern: 'decode*'.",
+            autocompletion=completion.workloads_of_history,
         ),
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option("--metric", help="latency, peak_memory, kv_bytes; a list; latency."),
+        typer.Option(
+            "--metric",
+            help="latency, peak_memory, kv_bytes; a list; latency.",
+            autocompletion=completion.some_of(completion.metrics),
+        ),
     ] = None,
     smallest: Annotated[
         str | None,
         typer.Option(metavar="SHARE", help="The smallest change that counts: 5%; 2%."),
     ] = None,
     fail_on: Annotated[
-        str | None, typer.Option(help="Verdicts that fail, a list: regressed,inconclusive; none.")
+        str | None,
+        typer.Option(
+            help="Verdicts that fail, a list: regressed,inconclusive; none.",
+            autocompletion=completion.some_of(completion.verdicts_of_history),
+        ),
     ] = None,
     charts: Annotated[
         bool, typer.Option(help="On a terminal, a large chart of each that changed.")

@@ -62,7 +62,13 @@ def sweep(
     ] = None,
     batch_size: Annotated[str | None, typer.Option(help="Sequences in a call.")] = None,
     heads: Annotated[str | None, typer.Option(help="Query heads.")] = None,
-    kv_heads: Annotated[str | None, typer.Option(help="KV heads; mha and mqa too.")] = None,
+    kv_heads: Annotated[
+        str | None,
+        typer.Option(
+            help="KV heads; mha and mqa too.",
+            autocompletion=completion.some_of(completion.values_of("num_kv_heads")),
+        ),
+    ] = None,
     head_dim: Annotated[str | None, typer.Option(help="Widths of a head.")] = None,
     layers: Annotated[str | None, typer.Option(help="Layers, each with its own tensors.")] = None,
     dtype: Annotated[

@@ -68,7 +68,7 @@ def estimate(
         str,
         typer.Option(
             help="GPU by name (attnprof show gpus), or cpu, this computer's; several make a grid.",
-            autocompletion=completion.some_of(completion.profiles("gpus")),
+            autocompletion=completion.some_of(completion.gpus),
         ),
     ],
     gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs: tp × pp × dp.")] = None,
@@ -76,7 +76,7 @@ def estimate(
         str,
         typer.Option(
             help="vllm, vllm@0.11, sglang, ... (attnprof show engines); a list too.",
-            autocompletion=completion.some_of(completion.profiles("engines")),
+            autocompletion=completion.engines,
         ),
     ] = "vllm",
     tp: Annotated[str | None, typer.Option(help="Tensor parallelism; a list too.")] = None,
@@ -238,7 +238,7 @@ def audit(
         str | None,
         typer.Option(
             help="name@version, if not in the log.",
-            autocompletion=completion.one_of(completion.profiles("engines")),
+            autocompletion=completion.one_engine,
         ),
     ] = None,
     write: Annotated[

@@ -1,12 +1,16 @@
 """Hardware with a clock, found by name; each is imported only when it is asked for."""
 
 import importlib.util
+import re
 from typing import Any
 
 from attnprof.devices.base import Device
 from attnprof.errors import CannotMeasureError, UsageError, nearest
 
 DEVICES = ("auto", "cpu", "cuda", "rocm", "mps", "xpu", "synthetic")
+
+
+NUMBERED = ("cuda", "rocm", "xpu")  # of which there may be several
 
 
 def kind_of(name: str) -> str:
@@ -22,9 +26,16 @@ def kind_of(name: str) -> str:
     if kind not in DEVICES:
         raise UsageError(f"unknown device {name!r}", nearest(kind, DEVICES))
     rest = name.removeprefix(kind)
-    sign = {"synthetic": "?", "cuda": ":", "rocm": ":", "xpu": ":"}.get(kind)
-    if rest and (sign is None or not rest.startswith(sign)):
+    if not rest:
+        return kind
+    if kind == "synthetic" and rest.startswith("?"):
+        from attnprof.devices.synthetic import parse_law
+
+        parse_law(name)
+    elif kind not in NUMBERED:
         raise UsageError(f"device {kind} takes no {rest!r}", f"write --device {kind}")
+    elif not re.fullmatch(":[0-9]{1,4}", rest):
+        raise UsageError(f"no device is called {name!r}", f"use {kind}, or {kind}:0")
     return kind
 
 

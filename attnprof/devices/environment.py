@@ -29,8 +29,7 @@ def worker_environment(threads: int, allocator: str = "pinned") -> dict[str, str
     Raises:
         UsageError: No such allocator policy.
     """
-    if allocator not in ALLOCATORS:
-        raise UsageError(f"unknown allocator {allocator!r}", nearest(allocator, ALLOCATORS))
+    check_allocator(allocator)
     variables = {
         "OMP_WAIT_POLICY": "passive",
         "OMP_NUM_THREADS": str(threads),
@@ -43,6 +42,16 @@ def worker_environment(threads: int, allocator: str = "pinned") -> dict[str, str
         variables["MALLOC_MMAP_THRESHOLD_"] = str(_NEVER_BYTES)
         variables["MALLOC_TRIM_THRESHOLD_"] = str(_NEVER_BYTES)
     return variables
+
+
+def check_allocator(name: str) -> None:
+    """Refuse a name that is no allocator policy.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if name not in ALLOCATORS:
+        raise UsageError(f"unknown allocator {name!r}", nearest(name, ALLOCATORS))
 
 
 def recorded_environment() -> dict[str, str | None]:

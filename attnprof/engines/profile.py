@@ -19,6 +19,10 @@ _SPELLINGS = {
     "llamacpp": "llama-cpp", "llama.cpp": "llama-cpp", "ik-llama-cpp": "llama-cpp",
     "transformers": "torch", "hf": "torch", "pytorch": "torch", "sgl": "sglang",
 }  # fmt: skip
+_VERSION = re.compile(
+    r"[a-z]?\d+(\.\d+)*([-_.]?(a|b|c|rc|alpha|beta|pre|post|rev|dev|d|cu)[-_.]?\d.*|[-+].+|\.?dev.*)?",
+    re.IGNORECASE,
+)  # 0.11.1rc2.dev5+g12ab, b4567, 0.5.7-0-ga420
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,18 @@ def all_engines() -> list[EngineProfile]:
     return [engine_named(name) for name in list_profiles("engines")]
 
 
+def releases(name: str) -> list[str]:
+    """The releases of an engine that changed what it holds, newest first; of no engine none."""
+    path = find_profile("engines", _SPELLINGS.get(name, name))
+    content = {} if path is None else read_yaml(path)
+    listed = (
+        []
+        if path is None or "extends" in content
+        else Fields(content, str(path)).tables("versions")
+    )
+    return [str(entry.get("since")) for entry in reversed(listed)]
+
+
 def version_of_date(engine: str, date: str) -> str | None:
     """The newest version of an engine released by ``YYYY-MM`` (or ``YYYY``), None when none."""
     path = find_profile("engines", engine)
@@ -150,8 +166,8 @@ def read_engine(path: Path, version: str | None = None) -> EngineProfile:
     fields = Fields(content, str(path))
     wanted = version or fields.text("default_version")
     newest = fields.text("default_version")
-    if not _numbers(wanted):
-        raise UsageError(f"{wanted!r} is no version of {path.stem}", f"write {path.stem}@0.11")
+    if not _VERSION.fullmatch(wanted):
+        raise UsageError(f"{wanted!r} is no version of {path.stem}", f"write {path.stem}@{newest}")
     constants: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for index, entry in enumerate(fields.tables("versions")):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof import units
-from attnprof.errors import UsageError
+from attnprof.errors import UsageError, nearest, nearest_path
 from attnprof.history import change_points
 from attnprof.history.change_points import (
     FALSE_ALARMS,
@@ -202,7 +202,8 @@ def read_history(
     for pattern in workloads:
         if not any(fnmatchcase(key, pattern) for key in known):
             raise UsageError(
-                f"no run in {folder} has a workload {pattern!r}", "attnprof history without it"
+                f"no run in {folder} has a workload {pattern!r}",
+                nearest(pattern, sorted(known), f"attnprof history {folder} --all"),
             )
     wanted = {
         key for key in known if not workloads or any(fnmatchcase(key, one) for one in workloads)
@@ -239,7 +240,8 @@ def _read_runs(folder: Path) -> tuple[list[_Dated], int]:
         run = read_side(path, name)
         found.append(_Dated(name, _time(path, run.side.started), run))
     if not found:
-        raise UsageError(f"{folder} holds no runs", "name the folder that holds the runs of sweeps")
+        hint = nearest_path(folder, "*/") or "name the folder that holds the runs of sweeps"
+        raise UsageError(f"{folder} holds no runs", hint)
     return sorted(found, key=lambda one: (one.started, one.name)), num_bases
 
 

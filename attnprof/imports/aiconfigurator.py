@@ -67,6 +67,7 @@ def read_aiconfigurator(path: Path, asked: Asked) -> Part:
     """
     rows = _parquet(path, asked) if _is_parquet(path) else _csv(path, asked)
     part = Part(path, FORM, Origin(_REPOSITORY, _LICENCE, None).asked(asked), rows.num_rows)
+    part.columns = (*rows.columns,)
     if {"num_heads", "attn_dtype", "isl"} <= set(rows.columns):
         part.records = _attention(rows, part, asked)
     elif {"gemm_dtype", "m", "n", "k"} <= set(rows.columns):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from attnprof.errors import UsageError, nearest
+from attnprof.gpus import gpu_named
 from attnprof.imports import aiconfigurator, llama_bench, own_csv, tables, vidur
 from attnprof.imports.parts import Asked, Origin, Part
 from attnprof.imports.text import read_head, read_text
@@ -72,6 +73,8 @@ def read_sources(paths: Sequence[Path], form: str | None, asked: Asked) -> list[
     """
     if form is not None and form not in READERS:
         raise UsageError(f"--from {form} is no format", nearest(form, list(READERS)))
+    if asked.device is not None:
+        gpu_named(asked.device)
     parts: list[Part] = []
     alike: dict[bytes, list[Part]] = {}
     for path in paths:
@@ -86,6 +89,7 @@ def read_sources(paths: Sequence[Path], form: str | None, asked: Asked) -> list[
             else:
                 part.records, part.reason = [], f"says what {twin.path} does"
             parts.append(part)
+    _check_ignored(asked.ignored, parts)
     if not any(part.records for part in parts):
         why = next((part.reason for part in parts if part.reason), "they hold no row")
         named = ", ".join(map(str, paths))
@@ -118,6 +122,20 @@ def _check(part: Part) -> None:
         if wrong is not None:
             raise UsageError(
                 f"{part.path}: {record['workload_id']}: {wrong}", "correct it, or leave it out"
+            )
+
+
+def _check_ignored(ignored: Sequence[str], parts: Sequence[Part]) -> None:
+    """Refuse a column to leave out that no source has: it would be another that is left out.
+
+    Raises:
+        UsageError: There is one.
+    """
+    columns = sorted({name for part in parts for name in part.columns})
+    for name in ignored:
+        if name not in columns:
+            raise UsageError(
+                f"--ignore {name}: no source has such a column", nearest(name, columns)
             )
 
 

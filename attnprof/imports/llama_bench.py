@@ -80,7 +80,11 @@ def read_llama_bench(path: Path, asked: Asked) -> Part:
             not understood.
     """
     text = read_text(path)
+    columns: list[str] = []
     if is_markdown(text):
+        columns = [
+            cell for line in text.splitlines() if _is_header(_cells(line)) for cell in _cells(line)
+        ]
         found = list(_markdown(path, text, asked))
     elif text.lstrip()[:1] in ("[", "{"):
         found = [
@@ -96,6 +100,7 @@ def read_llama_bench(path: Path, asked: Asked) -> Part:
     builds = {str(entry["build_commit"]) for _, entry in found if entry.get("build_commit")}
     version = builds.pop() if len(builds) == 1 else None
     part = Part(path, FORM, Origin(_REPOSITORY, None, version).asked(asked), len(found))
+    part.columns = (*columns, *dict.fromkeys(name for _, entry in found for name in entry))
     part.records = [_record(entry, where, part, asked) for where, entry in found]
     return part
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.errors import UsageError
+from attnprof.gpus import gpu_named
 from attnprof.imports.foreign_records import FOREIGN_KEYS, KEYS, PROVENANCE
 from attnprof.imports.parts import Asked, Origin, Part
 from attnprof.imports.text import Rows, csv_rows, read_text
@@ -40,6 +41,7 @@ def read_own(path: Path, asked: Asked) -> Part:
     only = {key: values.pop() if len(values) == 1 else None for key, values in said.items()}
     origin = Origin(only["source"] or path.name, only["licence"], only["version"])
     part = Part(path, FORM, origin.asked(asked), rows.num_rows, facts=facts_of(header))
+    part.columns = (*rows.columns,)
     columns = {name: _column(rows, name) for name in rows.columns if name not in asked.ignored}
     rows.done()
     kinds: Sequence[Any] = columns.get("kind") or [None] * rows.num_rows
@@ -52,11 +54,23 @@ def read_own(path: Path, asked: Asked) -> Part:
         if kind not in KEYS:
             raise rows.wrong("kind", place, f"use one of: {', '.join(KEYS)}")
         part.records.append(_foreign(values, KEYS[kind], rows, place))
+    _check_device(part, asked)
     for place, record in enumerate(part.records):
         wrong = record_misfit(record)
         if wrong is not None:
             raise UsageError(f"{rows.where(place)}: {wrong}", "write what a run has there")
     return part
+
+
+def _check_device(part: Part, asked: Asked) -> None:
+    """The user's word is for what a table does not say: it may not gainsay what it does."""
+    if asked.device is None:
+        return
+    wanted = gpu_named(asked.device).name
+    for found in {record.get("device") for record in part.records} - {None, wanted}:
+        raise UsageError(
+            f"{part.path} is of {found!r}, --device says {wanted!r}", "leave --device out"
+        )
 
 
 def _foreign(

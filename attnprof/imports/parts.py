@@ -1,7 +1,7 @@
 """What reading one file gives: its records, whose they are, what was left out and why."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class Part:
     records: list[dict[str, Any]] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     reason: str | None = None  # why the whole file was left out
+    columns: Sequence[str] = ()  # of its tables, or the names of its fields
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the device, where they are known
 
     def to_json(self) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def read_tidied(path: Path, asked: Asked) -> Part:
     """
     part = Part(path, FORM, _origin(path).asked(asked))
     header = next(csv.reader(read_text(path).splitlines()[:1]), [])
+    part.columns = tuple(name.strip() for name in header)
     part.records = (
         _layer_ops(path, part, asked)
         if set(header) >= _LAYER_COLUMNS

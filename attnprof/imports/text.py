@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attnprof.errors import UsageError, nearest
+from attnprof.errors import UsageError, nearest, nearest_path
 from attnprof.render import plain
 from attnprof.units import LARGEST_COUNT, counted, plain_number
 
@@ -43,7 +43,8 @@ def read_text(path: Path, limit: int = MAX_TEXT_BYTES) -> str:
         raise UsageError(f"{path} is cut off or damaged", _FETCH) from None
     except OSError as error:
         why = error.strerror or str(error)
-        raise UsageError(f"cannot read {path}: {why}", "name a file or folder") from None
+        hint = nearest_path(path) or "name a file or folder"
+        raise UsageError(f"cannot read {path}: {why}", hint) from None
     if text.startswith(LFS_MAGIC):
         raise UsageError(
             f"{path} is a pointer of Git LFS and holds no data", "run git lfs pull where it is from"

@@ -49,6 +49,7 @@ def read_vidur(path: Path, asked: Asked) -> Part:
     """
     rows = csv_rows(path, read_text(path), asked.ignored)
     part = Part(path, FORM, Origin(_REPOSITORY, _LICENCE, None).asked(asked), rows.num_rows)
+    part.columns = (*rows.columns,)
     system = _system(path)
     gpu = found_gpu((system.split("_")[0] if system else None,), asked, str(path))
     rows.pass_over("", "Unnamed: 0")

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from attnprof.errors import UsageError, nearest
+from attnprof.errors import UsageError, nearest, nearest_path
 from attnprof.laws.base import Floats
 from attnprof.units import LARGEST_COUNT, counted, plain_number
 
@@ -144,7 +144,8 @@ def _text(path: Path) -> str:
         raise UsageError(f"{path} is cut off or damaged", "fetch it again") from None
     except OSError as error:
         why = error.strerror or str(error)
-        raise UsageError(f"cannot read {path}: {why}", _format_words()) from None
+        hint = nearest_path(path) or _format_words()
+        raise UsageError(f"cannot read {path}: {why}", hint) from None
 
 
 def _header(path: Path) -> list[str]:

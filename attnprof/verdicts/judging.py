@@ -28,6 +28,7 @@ from attnprof.verdicts.thresholds import DEFAULTS, Thresholds
 DRIFT_MARGIN = 0.02  # of two runs in which launches differ by 3 %; see the simulated families
 RULER_MOVED = 0.05
 RULER_LEVEL = 0.005  # on each side
+MAY_FAIL = tuple(one for one in VERDICTS if one not in ("same", "improved", "new"))
 ONE_LAUNCH = "one launch a side does not say how much launches differ"
 
 
@@ -56,9 +57,8 @@ class Asked:
             if metric not in METRICS:
                 raise UsageError(f"no metric is called {metric!r}", nearest(metric, METRICS))
         for verdict in self.fail_on:
-            if verdict not in VERDICTS or verdict in ("same", "improved", "new"):
-                known = tuple(v for v in VERDICTS if v not in ("same", "improved", "new"))
-                raise UsageError(f"no run fails on {verdict!r}", nearest(verdict, known))
+            if verdict not in MAY_FAIL:
+                raise UsageError(f"no run fails on {verdict!r}", nearest(verdict, MAY_FAIL))
         if not self.fail_on:
             raise UsageError("no verdict fails", f"name some of: {', '.join(FAIL_ON)}")
         if not self.metrics:
