@@ -229,7 +229,7 @@ def position_costs_table(records: Sequence[Record], suffix: str = "") -> Table:
         bases = [i for i, row in enumerate(contest.rows) if row.get("position") == "none"]
         if bases:
             rows += [
-                _against(contest, i, bases[0], position=row["position"])
+                _against(contest, i, bases[0], position=row.get("position"))
                 for i, row in enumerate(contest.rows)
                 if i != bases[0]
             ]

@@ -5,6 +5,7 @@ devices, kernels and files come from elsewhere.
 """
 
 import csv
+import errno
 import io
 import json
 import math
@@ -98,6 +99,16 @@ def show(
     show_text(lambda to: _written(given, output_format, to), stream)
 
 
+def show_document(document: Mapping[str, Any]) -> None:
+    """Write a document as JSON to standard output.
+
+    Raises:
+        CannotMeasureError: It is closed, or the disk behind it is full.
+        BrokenPipeError: Its reader has left.
+    """
+    show_text(lambda to: document_text(document))
+
+
 def show_text(made: Callable[[TextIO], str], stream: TextIO | None = None) -> None:
     """Write the text that is ``made`` for a stream, to ``stream`` or standard output.
 
@@ -107,7 +118,7 @@ def show_text(made: Callable[[TextIO], str], stream: TextIO | None = None) -> No
     """
     to = stream or sys.stdout
     if to is None:  # as Python has it where a shell wrote >&-
-        raise _unwritten("it is closed")
+        raise unwritten(OSError(errno.EBADF, ""))
     try:
         written = made(to)
         encoding = getattr(to, "encoding", None) or "utf-8"
@@ -116,7 +127,7 @@ def show_text(made: Callable[[TextIO], str], stream: TextIO | None = None) -> No
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise _unwritten(str(error.strerror)) from None
+        raise unwritten(error) from None
 
 
 def room_of(stream: TextIO, signs: str) -> tuple[int, bool]:
@@ -142,7 +153,9 @@ def _written(tables: Sequence[Table], output_format: OutputFormat, stream: TextI
             return "\n".join(markdown_text(table) for table in tables)
 
 
-def _unwritten(why: str) -> CannotMeasureError:
+def unwritten(error: OSError) -> CannotMeasureError:
+    """What to say where nothing can be written to standard output."""
+    why = "it is closed" if error.errno == errno.EBADF else error.strerror
     return CannotMeasureError(
         f"cannot write to standard output: {why}", "send it to a terminal, a pipe or a file"
     )

@@ -11,6 +11,7 @@ from attnprof.cli import baselines, bisecting, comparing, gating, history, measu
 from attnprof.cli.app import EXIT_BUG, EXIT_INTERRUPTED, EXIT_NO, app, give_examples, say
 from attnprof.cli.completion_scripts import use_own_scripts
 from attnprof.errors import AttnprofError
+from attnprof.render import unwritten
 
 __all__ = [
     "EXIT_BUG",
@@ -33,21 +34,20 @@ NEW_OBJECTS = 100_000  # between two looks for garbage
 def main() -> None:
     """Run the command line; the process ends with the exit code that it earned."""
     _seldom_collect_garbage()
+    _keep_closed_output_closed()
     try:
         app()
     except AttnprofError as error:
-        say(f"error {error.problem}")
-        if error.fix:
-            say(f"  fix {error.fix}")
-        sys.exit(error.exit_code)
+        sys.exit(_say_error(error))
     except KeyboardInterrupt:
         say("interrupted")
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of a pipe left, as `head` does. Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of a pipe left, as `head` does
+        _drop_what_cannot_be_written()
         sys.exit(EXIT_NO)
     except Exception as bug:  # noqa: BLE001 - whatever is left is ours, and its traceback is kept
+        if isinstance(bug, OSError) and _is_of_output(bug):
+            sys.exit(_say_error(unwritten(bug)))
         sys.exit(_report_bug(bug))
 
 
@@ -56,6 +56,39 @@ def _seldom_collect_garbage() -> None:
     looking takes a sixth of its time."""
     gc.set_threshold(NEW_OBJECTS)
     atexit.register(gc.freeze)
+
+
+def _keep_closed_output_closed() -> None:
+    """Where a shell wrote ``>&-``, let every write fail: else nobody would be told that nothing is
+    written, or the next file that is opened would be what is written to."""
+    if sys.stdout is None:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether it came from printing help, a version or a script, which click's ``echo`` does."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_name == "echo"
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Let what is left for standard output go nowhere, if it has to: Python would complain once
+    more at its end, and end with another exit code."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say_error(error: AttnprofError) -> int:
+    _drop_what_cannot_be_written()
+    say(f"error {error.problem}")
+    if error.fix:
+        say(f"  fix {error.fix}")
+    return error.exit_code
 
 
 def _report_bug(bug: Exception) -> int:

@@ -1,7 +1,6 @@
 """What all commands share: the application, exit codes, and where results and words go."""
 
 import contextlib
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -102,10 +101,10 @@ def attnprof(
 
 def give(answer: "Answer", output_format: OutputFormat) -> None:
     """Tables for people; for programs the document, which holds more."""
-    from attnprof.render import document_text, show
+    from attnprof.render import show, show_document
 
     if output_format is OutputFormat.json:
-        sys.stdout.write(document_text(answer.document))
+        show_document(answer.document)
     else:
         show(answer.tables, output_format)
 

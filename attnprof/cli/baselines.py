@@ -1,6 +1,5 @@
 """Commands that keep what others are compared with."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -58,14 +57,14 @@ def show_command(
     """List the baselines, or say when and why one of them was accepted."""
     from attnprof.baseline_tables import baselines_table, history_table
     from attnprof.baselines import baseline_names, find_baseline, history_document
-    from attnprof.render import document_text, show
+    from attnprof.render import show, show_document
 
     names = baseline_names(folder)
     if name is not None:
         find_baseline(name, folder)
         names = [name]
     if output_format is OutputFormat.json:
-        sys.stdout.write(document_text(history_document(folder, names)))
+        show_document(history_document(folder, names))
     elif name is None:
         show(baselines_table(folder, names), output_format)
     else:

@@ -84,7 +84,7 @@ def bisect(
     from attnprof.bisecting.asking import request_of
     from attnprof.bisecting.repository import find_ends
     from attnprof.bisecting.tables import bisection_tables, whole_words
-    from attnprof.render import document_text, show
+    from attnprof.render import show, show_document
 
     find_ends(repository, good, bad)
     asked = session.Asked(
@@ -113,7 +113,7 @@ def bisect(
     )  # fmt: skip
     found = bisection.bisect(request, (lambda text: None) if quiet else say)
     if output_format is OutputFormat.json:
-        sys.stdout.write(document_text(found.to_json()))
+        show_document(found.to_json())
     else:
         show(bisection_tables(found), output_format)
     say(f"what was measured lies in {found.output}")

@@ -1,6 +1,5 @@
 """Commands that hold two runs against each other: compare."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -152,13 +151,13 @@ def give_comparison(
     dark: bool,
 ) -> None:
     """What CI asked for, tables or the document, the whole in a line, and the exit code."""
-    from attnprof.render import document_text, show
+    from attnprof.render import show, show_document
     from attnprof.verdicts.outputs.files import write_outputs
     from attnprof.verdicts.tables import comparison_tables, whole_words
 
     lines = write_outputs(comparison, junit=junit, markdown=markdown, annotations=annotations)
     if output_format is OutputFormat.json:
-        sys.stdout.write(document_text(comparison.to_json()))
+        show_document(comparison.to_json())
     else:
         everything = show_all or output_format is not OutputFormat.rich
         show(comparison_tables(comparison, everything=everything), output_format)

@@ -1,6 +1,5 @@
 """What became of workloads over many runs: history."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -59,14 +58,14 @@ def history(
     """
     from attnprof.history.asking import asked_of, exit_code, history_of
     from attnprof.history.tables import history_tables, points_table
-    from attnprof.render import document_text, show
+    from attnprof.render import show, show_document
 
     check_figure(figure, dark=dark)
     asked = asked_of(workload, metric, smallest, fail_on)
     found = history_of(folder, asked)
     match output_format:
         case OutputFormat.json:
-            sys.stdout.write(document_text(found.to_json()))
+            show_document(found.to_json())
         case OutputFormat.csv:
             show(points_table(found), output_format)
         case _:
