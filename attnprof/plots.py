@@ -16,7 +16,7 @@ from attnprof.series import Record, Series, group_series
 
 MOST_CHARTS = 6
 _ROWS, _LABEL, _GAP = 9, 9, 3
-_LEAST_COLUMNS, _USUAL_COLUMNS, _MOST_COLUMNS = 24, 30, 44
+_LEAST_COLUMNS, _USUAL_COLUMNS, _MOST_COLUMNS = 8, 30, 44
 _MOST_ACROSS = 3
 _KINDS = (
     ("latency", ("seq_len",), "Time of a call against sequence length [tokens]"),

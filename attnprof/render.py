@@ -34,7 +34,9 @@ _GAP = 2  # after a column: one place of padding, and one between it and the nex
 _INVISIBLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
-_MARKDOWN_SIGNS = re.compile(r"([\\`*\[\]|~])")
+_MARKDOWN_SIGNS = re.compile(r"([\\`*\[\]|~$])")
+# What GitHub makes a link of by itself: the colon, the dot or the sign that it knows one by.
+_MARKDOWN_LINKS = re.compile(r":(?=//)|(?<=www)\.|(?<=[\w.+-])@(?=[\w-]+\.)", re.I)
 _MARKDOWN_EDGE_UNDERSCORE = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 _FORMULA_STARTS = ("=", "+", "-", "@")
 
@@ -269,11 +271,13 @@ def markdown_escaped(text: str) -> str:
 
     >>> markdown_escaped("a|b <i> kv_len _x_")
     'a\\\\|b &lt;i&gt; kv_len \\\\_x\\\\_'
+    >>> markdown_escaped("www.a.b costs $1, $2")
+    'www&#46;a.b costs \\\\$1, \\\\$2'
     """
     escaped = _MARKDOWN_SIGNS.sub(r"\\\1", plain(text))
     escaped = _MARKDOWN_EDGE_UNDERSCORE.sub(r"\\_", escaped)
     escaped = escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return escaped.replace("://", "&#58;//")
+    return _MARKDOWN_LINKS.sub(lambda found: f"&#{ord(found[0])};", escaped)
 
 
 def markdown_text(table: Table, level: int = 3) -> str:

@@ -12,7 +12,7 @@ from attnprof.render import room_of
 from tests.figures.run import GOLDEN, ROOT, run_of
 
 
-@pytest.mark.parametrize("width", [40, 80, 120, 160, 300])
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 160, 300])
 @pytest.mark.parametrize("name", ["quick", "caches", "models"])
 def test_charts_fit_the_width(name: str, width: int) -> None:
     _, records, fits = run_of(ROOT / "reports" / name)

@@ -197,3 +197,17 @@ def test_a_number_is_never_cut_but_left_out(width: int, num_columns: int, value:
     table = Table("t", "T", columns, (row,))
     shown = terminal_text(table, io.StringIO(), width=width).splitlines()[3].split()
     assert shown == ["prefill.flash", *[str(value)] * (len(shown) - 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("costs $1 or $2", r"costs \$1 or \$2"),
+        ("see http://a.b", "see http&#58;//a.b"),
+        ("see www.a.b", "see www&#46;a.b"),
+        ("ask me@a.b", "ask me&#64;a.b"),
+        ("sglang@new", "sglang@new"),
+    ],
+)
+def test_markdown_makes_neither_math_nor_a_link_of_a_name(text: str, shown: str) -> None:
+    assert markdown_escaped(text) == shown

@@ -35,6 +35,7 @@ _PHONE_PANEL_HEIGHT = 2.2
 _EDGE, _RIGHT, _GAP = 0.1, 0.12, 0.16
 _TITLE_LINE, _KEY_LINE, _PANEL_LINE, _SOURCE_LINE = 0.19, 0.17, 0.15, 0.13
 _TICKS = 0.28
+_MOST_LINES = 3  # of a title or label: names of models may have any length
 _HEAD_ROOM = 0.1  # below the title and note of a panel
 _CHARS_PER_INCH = 16.5  # of text of 8 points
 
@@ -202,8 +203,8 @@ def _layout(figure: Figure, narrow: bool) -> _Layout:
     width = _NARROW if narrow else _WIDE
     left = _left(figure.y, width)
     panel_width = (width - left - _RIGHT - _GAP * (columns - 1)) / columns
-    titles = [wrapped(panel.title, panel_width, 9.0) for panel in figure.panels]
-    notes = [wrapped(panel.note, panel_width, 7.0) for panel in figure.panels]
+    titles = [wrapped(panel.title, panel_width, 9.0, _MOST_LINES) for panel in figure.panels]
+    notes = [wrapped(panel.note, panel_width, 7.0, 2 * _MOST_LINES) for panel in figure.panels]
     heads = [
         _num_lines(title) + _num_lines(note) for title, note in zip(titles, notes, strict=True)
     ]
@@ -211,7 +212,7 @@ def _layout(figure: Figure, narrow: bool) -> _Layout:
         figure=figure,
         columns=columns,
         width=width,
-        title=wrapped(figure.title, width - 2 * _EDGE, 12.0),
+        title=wrapped(figure.title, width - 2 * _EDGE, 12.0, _MOST_LINES),
         source=wrapped(figure.source, width - 2 * _EDGE, 7.0),
         key_lines=_key_lines(figure.keys, width - 2 * _EDGE),
         left=left,
@@ -232,11 +233,17 @@ def _layout(figure: Figure, narrow: bool) -> _Layout:
     )
 
 
-def wrapped(text: str, width: float, size: float) -> str:
-    """Text in lines no longer than a width in inches, at a size in points."""
+def wrapped(text: str, width: float, size: float, most_lines: int | None = None) -> str:
+    """Text in lines no longer than a width in inches, at a size in points.
+
+    Args:
+        most_lines: Of each line of the text, an ellipsis for what has no room in them.
+    """
     most = max(10, int(width * _CHARS_PER_INCH * 8.0 / size))
     lines = [_UNIT.sub("\N{NO-BREAK SPACE}", plain(line)) for line in text.split("\n")]
-    return "\n".join(textwrap.fill(line, most) for line in lines)
+    return "\n".join(
+        textwrap.fill(line, most, max_lines=most_lines, placeholder=" …") for line in lines
+    )
 
 
 def _num_lines(text: str) -> int:
@@ -346,7 +353,7 @@ def _draw_panel(pen: _Pen, layout: _Layout, index: int, theme: Theme) -> None:
     for axis, one, size in ((axes.xaxis, panel_x, math.inf), (axes.yaxis, figure.y, layout.left)):
         shown = [plain(one.show(tick)) for tick in one.ticks]
         if math.isfinite(size):
-            shown = [wrapped(text, size - 0.4, 7.5) for text in shown]
+            shown = [wrapped(text, size - 0.4, 7.5, _MOST_LINES) for text in shown]
         axis.set_ticks(list(one.ticks), shown)
         axis.set_ticks([], minor=True)
         axis.set_tick_params(length=2.5, width=0.6)

@@ -3,6 +3,7 @@
 import itertools
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,15 @@ def test_every_axis_is_labelled_within_its_ends(low: float, high: float) -> None
         assert 1 <= len(axis.ticks) <= 12
         slack = 1e-9 * max(abs(axis.low), abs(axis.high))
         assert all(axis.low - slack <= tick <= axis.high + slack for tick in axis.ticks)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "many words " * 500])
+def test_a_name_of_any_length_leaves_a_figure_its_height(name: str) -> None:
+    def height(title: str) -> float:
+        figure = nasty_figure()
+        panels = tuple(replace(panel, title=title) for panel in figure.panels)
+        root = ET.fromstring(svg_text(replace(figure, title=title, panels=panels)))
+        return float(root.attrib["height"].removesuffix("pt"))
+
+    assert height(name) <= height("short") + 72 * 2.0
+    assert "…" in svg_text(replace(nasty_figure(), title=name))
