@@ -50,7 +50,8 @@ def comparison_figure(document: Document) -> Figure | None:
     }
     if not shown:
         return None
-    names = list(dict.fromkeys(row.name for mine in shown.values() for row in mine))[:MOST_ROWS]
+    urgent = sorted((row for mine in shown.values() for row in mine), key=_urgency)
+    names = list(dict.fromkeys(row.name for row in urgent))[:MOST_ROWS]
     verdicts = [
         v for v in _LOOKS if any(row.verdict == v for mine in shown.values() for row in mine)
     ]
@@ -79,6 +80,11 @@ def comparison_figure(document: Document) -> Figure | None:
     )  # fmt: skip
 
 
+def _urgency(row: _Row) -> tuple[int, float]:
+    """What regressed first, and of each verdict the largest change."""
+    return list(_LOOKS).index(row.verdict), -abs(math.log(row.ratio)) if row.ratio else -math.inf
+
+
 def _ratios(rows: Sequence[_Row]) -> Axis:
     """An axis that holds the ratios of some rows, their intervals and what counts as a rise."""
     known = (end for row in rows for end in (row.ratio, row.low, row.high, 1 + row.threshold))
@@ -89,11 +95,13 @@ def _ratios(rows: Sequence[_Row]) -> Axis:
 
 
 def _made(document: Document) -> str:
+    sides = (document["base"], document["new"])
+    if any((side.get("facts") or {}).get("kind") == "synthetic" for side in sides):
+        return "Computed by the synthetic device, not measured"
     return "Measured in turns" if document["paired"] else "Measured one after the other"
 
 
 def _rows(document: Document, metric: str) -> list[_Row]:
-    """In the order of the document: what needs attention first."""
     workloads = document["workloads"]
     varying = varying_keys([workload["axes"] for workload in workloads])
     found = []

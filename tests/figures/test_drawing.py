@@ -196,7 +196,7 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(CannotMeasureError) as raised:
         svg_text(nasty_figure())
-    assert raised.value.fix == "pip install 'attnprof[figures]'"
+    assert raised.value.fix == "pip install '.[figures]' in the checkout of attnprof"
 
 
 @pytest.mark.parametrize(

@@ -143,10 +143,22 @@ def test_a_comparison_shows_each_ratio_with_its_interval_and_says_what_has_none(
         if metric["metric"] == "latency" and metric["verdict"] == "regressed"
     ]
     assert ratios
-    shown = [x for x, _ in points_of(drawn(figure), LIGHT.orange, "s")]
-    assert shown == ratios
+    points = points_of(drawn(figure), LIGHT.orange, "s")
+    assert sorted(x for x, _ in points) == sorted(ratios)
+    panels = [drawn(figure, number) for number in range(len(figure.panels))]
+    regressed = {y for axes in panels for _, y in points_of(axes, LIGHT.orange, "s")}
+    others = set(range(len(figure.y.ticks))) - regressed
+    assert others
+    assert max(regressed) < min(others)  # from above: what regressed in any metric comes first
     assert "without a ratio" in figure.source
     assert "regressed" in figure.title
+
+
+def test_a_comparison_on_a_synthetic_device_says_that_nothing_was_measured() -> None:
+    found = document("compare")
+    assert figure_of(comparison_figure(found)).source.startswith("Measured")
+    found["new"]["facts"] = {"kind": "synthetic"}
+    assert "not measured" in figure_of(comparison_figure(found)).source
 
 
 @pytest.mark.parametrize("furthest", [1.02, 3.0, 4000.0, 0.001])
