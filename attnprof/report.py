@@ -51,7 +51,7 @@ from attnprof.run_header import (
     in_grid_order,
     is_synthetic,
 )
-from attnprof.series import Record, contests, is_ok, label, varying_keys, what_is_common
+from attnprof.series import Kept, Record, contests, is_ok, label, varying_keys, what_is_common
 
 RESULTS_FILE = "results.csv"
 REPORT_FILE = "report.md"
@@ -77,7 +77,8 @@ def write_reports(run_dir: Path) -> list[Path]:
     run = read_in_grid_order(run_dir)
     if imported.is_foreign_run(run.records):
         return _write_foreign(run)
-    return write_all(run, fit_run(run.header, run.records))
+    fits = fit_run(run.header, run.records)
+    return write_all(run, fits, tables(run.header, run.records, fits))
 
 
 def report_run(run_dir: Path, *, tidy: bool = False) -> list[Table]:
@@ -87,8 +88,9 @@ def report_run(run_dir: Path, *, tidy: bool = False) -> list[Table]:
         _write_foreign(run)
         return _foreign_tables(run, tidy)
     fits = fit_run(run.header, run.records)
-    write_all(run, fits)
-    return [results_table(run.records)] if tidy else tables(run.header, run.records, fits)
+    made = tables(run.header, run.records, fits)
+    write_all(run, fits, made)
+    return [results_table(run.records)] if tidy else made
 
 
 def _write_foreign(run: Run) -> list[Path]:
@@ -110,10 +112,13 @@ def _foreign_tables(run: Run, tidy: bool) -> list[Table]:
     return [replace(groups, notes=(*groups.notes, *imported.NOT_SHOWN)), *others]
 
 
-def write_all(run: Run, fits: Mapping[str, Any], pictures: str = "") -> list[Path]:
+def write_all(
+    run: Run, fits: Mapping[str, Any], made: Sequence[Table], pictures: str = ""
+) -> list[Path]:
     """Write ``results.csv``, ``fit.json`` and ``report.md`` of a run that was measured here.
 
     Args:
+        made: Its :func:`tables`.
         pictures: Markdown that ``report.md`` shows after its first words.
     """
     return _write_texts(
@@ -121,7 +126,7 @@ def write_all(run: Run, fits: Mapping[str, Any], pictures: str = "") -> list[Pat
         {
             RESULTS_FILE: results_csv(run.records),
             FIT_FILE: json.dumps(without_nan(fits), indent=1) + "\n",
-            REPORT_FILE: report_md(run, fits, pictures),
+            REPORT_FILE: report_md(run, fits, made, pictures),
         },
     )
 
@@ -152,7 +157,7 @@ def read_in_grid_order(run_dir: Path) -> Run:
     if run.header.get("imported"):
         return run
     found = (*run.records, *unfinished_records(run))
-    return replace(run, records=tuple(in_grid_order(run.header, found)))
+    return replace(run, records=Kept(in_grid_order(run.header, found)))
 
 
 def results_csv(records: Sequence[Record]) -> str:
@@ -392,10 +397,9 @@ def _scaled_rate(value: float) -> str:
     return units.rate(value, "")
 
 
-def report_md(run: Run, fits: Mapping[str, Any], pictures: str = "") -> str:
+def report_md(run: Run, fits: Mapping[str, Any], made: Sequence[Table], pictures: str = "") -> str:
     """The report as GitHub renders it: what was found in sentences, then how, then all tables."""
     header, records = run.header, run.records
-    made = tables(header, records, fits)
     synthetic = " (synthetic device)" if is_synthetic(header) else ""
     parts = [f"# Attention on {markdown_escaped(device_name(header))}{synthetic}\n"]
     roofs = roof_words(header)

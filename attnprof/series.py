@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from attnprof.medians import median_interval
@@ -27,6 +28,8 @@ IDENTITY = (
     "sink_logits", "block_tokens", "ffn", "ffn_dim", "num_experts", "num_active_experts",
 )  # fmt: skip
 LENGTHS = ("q_len", "kv_len")
+_ALL = (*IDENTITY, *LENGTHS)
+_PLACE = {name: place for place, name in enumerate(_ALL)}
 # Counts that a sweep may vary alone, and what one more of each is called in a coefficient.
 COUNTS = {
     "batch_size": "sequence",
@@ -85,11 +88,33 @@ def positive(value: Any) -> float | None:
     return float(value) if math.isfinite(value) and value > 0 else None
 
 
+class Kept(tuple[dict[str, Any], ...]):
+    """The records of a run as tables, fits, figures and pages are made of them: what all of these
+    ask of all records is found once."""
+
+    @cached_property
+    def varying(self) -> dict[str, tuple[str, ...]]:
+        return _varying_keys(self)
+
+    @cached_property
+    def series(self) -> list[Series]:
+        return _group_series(self)
+
+    @cached_property
+    def contests(self) -> dict[tuple[str, ...], list["Contest"]]:
+        """By the axes that were asked for so far."""
+        return {}
+
+
 def varying_keys(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
     """For each phase, the keys of the identity that take more than one value in it.
 
     What its model says of each workload, as its heads, is left out beside the model's name.
     """
+    return dict(records.varying) if isinstance(records, Kept) else _varying_keys(records)
+
+
+def _varying_keys(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for phase, mine in _by_phase(records).items():
         keys = _not_common(mine)
@@ -237,14 +262,24 @@ def _hashable(value: Any) -> Any:
 
 def group_series(records: Sequence[Record]) -> list[Series]:
     """All series that the good records hold, latency before memory, lengths before counts."""
+    return list(records.series) if isinstance(records, Kept) else _group_series(records)
+
+
+def _group_series(records: Sequence[Record]) -> list[Series]:
     good = [record for record in records if is_ok(record)]
     varying = varying_keys(records)
-    found: list[Series] = []
-    for quantity in ("latency", "peak_memory"):
-        timed = [record for record in good if record.get("phase") not in GROWING]
-        for axis in (None, *COUNTS):
-            for group in _groups(timed, axis):
-                found += _series_of(group, axis, quantity, varying)
+    identities = [
+        (record, [_hashable(record.get(name)) for name in _ALL])
+        for record in good
+        if record.get("phase") not in GROWING
+    ]
+    groups = [(axis, group) for axis in (None, *COUNTS) for group in _groups(identities, axis)]
+    found = [
+        series
+        for quantity in ("latency", "peak_memory")
+        for axis, group in groups
+        for series in _series_of(group, axis, quantity, varying)
+    ]
     found += [
         series
         for record in good
@@ -253,18 +288,29 @@ def group_series(records: Sequence[Record]) -> list[Series]:
     return found
 
 
-def _groups(records: Iterable[Record], axis: str | None) -> list[list[Record]]:
-    """Records equal in all but ``axis``; None stands for the length."""
+def _groups(
+    identities: Iterable[tuple[Record, Sequence[Any]]], axis: str | None
+) -> list[list[Record]]:
+    """Records equal in all but ``axis``, as many as make a series; None stands for the length.
+
+    Args:
+        identities: Each record with its values of all that tells two workloads apart.
+    """
     groups: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        names = IDENTITY if axis is None else (*IDENTITY, *LENGTHS)
-        key = {name: _hashable(record.get(name)) for name in names if name != axis}
-        if axis is None:
-            key["q_len"] = "that of the keys" if is_square(record) else record.get("q_len")
+    for record, identity in identities:
+        key = list(identity)
+        key[_PLACE[axis or "kv_len"]] = None
+        if axis is None and is_square(record):
+            key[_PLACE["q_len"]] = "that of the keys"
         if axis == "num_q_heads" and record.get("num_kv_heads") == record.get("num_q_heads"):
-            key["num_kv_heads"] = "one a query head"
-        groups.setdefault(tuple(key.items()), []).append(record)
-    return list(groups.values())
+            key[_PLACE["num_kv_heads"]] = "one a query head"
+        groups.setdefault(tuple(key), []).append(record)
+    return [group for group in groups.values() if len(group) >= _fewest(axis)]
+
+
+def _fewest(axis: str | None) -> int:
+    """Points that make a series: of a length two do."""
+    return LEAST_COUNTS if axis else 2
 
 
 def _series_of(
@@ -280,7 +326,7 @@ def _series_of(
         for row in rows
         if (point := latency_on(row, clock) if clock else _peak(row)) is not None
     ]
-    if len(points) < (LEAST_COUNTS if axis else 2):
+    if len(points) < _fewest(axis):
         return []
     first = points[0][3]
     named = axis or ("seq_len" if is_square(first) else length_key)
@@ -337,11 +383,19 @@ class Contest:
 
 def contests(records: Sequence[Record], axes: Sequence[str] = ("backend",)) -> list[Contest]:
     """The workloads that were timed twice or more, all else but ``axes`` equal."""
+    if not isinstance(records, Kept):
+        return _contests(records, axes)
+    if tuple(axes) not in records.contests:
+        records.contests[tuple(axes)] = _contests(records, axes)
+    return list(records.contests[tuple(axes)])
+
+
+def _contests(records: Sequence[Record], axes: Sequence[str]) -> list[Contest]:
     varying = varying_keys(records)
+    names = [name for name in _ALL if name not in axes]
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         if is_ok(record):
-            names = (name for name in (*IDENTITY, *LENGTHS) if name not in axes)
             groups.setdefault(tuple(_hashable(record.get(name)) for name in names), []).append(
                 record
             )

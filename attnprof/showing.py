@@ -81,9 +81,10 @@ def show_run(run_dir: Path, wanted: Wanted, *, tidy: bool = False) -> Shown:
         )
     fits = fit_run(run.header, run.records)
     pictures, written = _drawn(run, fits, wanted) if has_figures or wanted.draws else ("", [])
-    write_all(run, fits, pictures)
+    made = tables(run.header, run.records, fits)
+    write_all(run, fits, made, pictures)
     return Shown(
-        tables=[results_table(run.records)] if tidy else tables(run.header, run.records, fits),
+        tables=[results_table(run.records)] if tidy else made,
         written=tuple(written),
         charts=(lambda stream: _charts(run, fits, stream)) if wanted.charts else None,
     )

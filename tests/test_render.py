@@ -4,11 +4,13 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from attnprof import units
 from attnprof.errors import CannotMeasureError
@@ -16,6 +18,8 @@ from attnprof.render import (
     Column,
     OutputFormat,
     Table,
+    _rich_table,
+    cell,
     csv_text,
     markdown_escaped,
     markdown_text,
@@ -211,3 +215,28 @@ def test_a_number_is_never_cut_but_left_out(width: int, num_columns: int, value:
 )
 def test_markdown_makes_neither_math_nor_a_link_of_a_name(text: str, shown: str) -> None:
     assert markdown_escaped(text) == shown
+
+
+@given(
+    cells=st.lists(st.tuples(HOSTILE, st.integers() | st.none(), HOSTILE), min_size=1, max_size=5),
+    is_red=st.booleans(),
+    width=st.integers(60, 200),
+)
+def test_a_table_that_fits_is_set_as_rich_sets_it(
+    cells: list[tuple[str, int | None, str]], is_red: bool, width: int
+) -> None:
+    made = replace(
+        table(ROW),
+        columns=(Column("a", "Ä"), Column("b", "B", align="right"), Column("c", "C", wraps=True)),
+        rows=tuple(dict(zip("abc", row, strict=True)) for row in cells),
+        alarming=lambda row: is_red,
+        notes=(),
+    )
+    shown = {column.key: [cell(column, row) for row in made.rows] for column in made.columns}
+    console = Console(file=io.StringIO(), width=width, markup=False, highlight=False, emoji=False)
+    with console.capture() as captured:
+        console.print(_rich_table(made, made.columns, shown))
+    by_rich = [line.rstrip() for line in captured.get().split("\n")[:-1]]
+    ours = terminal_text(made, io.StringIO(), width).split("\n")[1:-1]
+    if len(by_rich) == len(cells) + 2:  # nothing had to be wrapped
+        assert ours == by_rich

@@ -60,7 +60,8 @@ def records() -> list[dict[str, Any]]:
 
 def report(header: dict[str, Any], records: list[dict[str, Any]]) -> str:
     run = Run(Path("run"), header, tuple(records))
-    return report_md(run, fit_run(header, records))
+    fits = fit_run(header, records)
+    return report_md(run, fits, tables(header, records, fits))
 
 
 def test_the_report_of_a_real_run_is_the_golden_one(

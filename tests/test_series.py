@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnprof.series import IDENTITY, LENGTHS, group_series, label, varying_keys, what_is_common
+from attnprof.series import (
+    IDENTITY,
+    LENGTHS,
+    Kept,
+    contests,
+    group_series,
+    label,
+    varying_keys,
+    what_is_common,
+)
 from attnprof.workload import Workload
 
 VALUES: dict[str, tuple[Any, ...]] = {
@@ -158,3 +167,22 @@ def test_what_is_usual_is_not_said_and_what_is_not_is() -> None:
     (said,) = what_is_common(some("train", (64, 128), checkpointing=True, model="gpt2"))
     assert said.endswith("checkpointing.")
     assert "model gpt2" in said
+
+
+@given(st.lists(workloads(), max_size=12))
+def test_what_is_kept_of_records_is_what_is_found_in_them(found: list[Workload]) -> None:
+    records = [as_record(workload) for workload in found]
+    kept = Kept(records)
+    for _ in range(2):
+        assert varying_keys(kept) == varying_keys(records)
+        assert group_series(kept) == group_series(records)
+        for axes in (("backend",), ("position",)):
+            assert contests(kept, axes) == contests(records, axes)
+
+
+def test_series_of_kept_records_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(as_record(Workload(backend="flash", q_len=n, kv_len=n)) for n in (64, 128, 256))
+    first = group_series(kept)
+    monkeypatch.setattr("attnprof.series._groups", None)
+    assert group_series(kept) == first
+    assert len(first) == 2

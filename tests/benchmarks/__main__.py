@@ -17,6 +17,7 @@ from tests.benchmarks import (
     fitting,
     growth,
     memory,
+    reporting,
     running,
     start_up,
 )
@@ -34,6 +35,7 @@ THEMES: dict[str, Theme] = {
     "estimating": estimating.numbers,
     "comparing": comparing.numbers,
     "fitting": fitting.numbers,
+    "reporting": reporting.numbers,
     "memory": memory.numbers,
     "growth": growth.numbers,
     "caches": caches.numbers,

@@ -18,6 +18,7 @@ from tests.benchmarks import (
     fitting,
     growth,
     memory,
+    reporting,
     running,
     start_up,
 )
@@ -246,6 +247,22 @@ def test_as_many_records_are_fitted_as_are_asked_for(tmp_path: Path) -> None:
 def test_fitting_is_judged_by_cpu_time() -> None:
     assert all(number.met for number in fitting.of_measured(9.9, 0.019))
     assert not any(number.met for number in fitting.of_measured(10.1, 0.021))
+
+
+def test_a_report_is_timed_over_as_many_records_as_are_asked_for(tmp_path: Path) -> None:
+    folder = reporting.written_run(tmp_path / "run", 40)
+    assert len(read_run(folder).records) == 40
+    found = reporting.reported(folder)
+    assert found.read_s > 0 and found.report_s > 0
+    assert (folder / "report.md").exists()
+
+
+def test_reporting_is_judged_by_ratios_and_cpu_time() -> None:
+    small = reporting.Reported(read_s=0.2, report_s=1.0)
+    good = reporting.of_measured(small, reporting.Reported(read_s=2.0, report_s=14.0))
+    assert all(number.met for number in good)
+    bad = reporting.of_measured(small, reporting.Reported(read_s=1.5, report_s=26.0))
+    assert not any(number.met for number in bad)
 
 
 @pytest.mark.torch
