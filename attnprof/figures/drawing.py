@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.errors import CannotMeasureError, UsageError, to_install
 from attnprof.figures.base import LIGHT, Axis, Figure, Key, Theme
 from attnprof.files import write_whole
 from attnprof.render import plain
@@ -53,7 +53,8 @@ def svg_text(figure: Figure, theme: Theme = LIGHT, *, narrow: bool = False) -> s
 
 def aria_label(figure: Figure) -> str:
     """What a reader who does not see a figure is told, as it stands in its SVG."""
-    return f'aria-label="{html.escape(plain(f"{figure.title}. {figure.alt}"))}"'
+    said = figure.alt if figure.alt.startswith(figure.title) else f"{figure.title}. {figure.alt}"
+    return f'aria-label="{html.escape(plain(said))}"'
 
 
 def png_bytes(figure: Figure, theme: Theme = LIGHT, *, narrow: bool = False) -> bytes:
@@ -99,7 +100,7 @@ def _check_suffix(path: Path) -> None:
 
 def _no_matplotlib() -> CannotMeasureError:
     return CannotMeasureError(
-        "figures are drawn by matplotlib, which is not installed", "pip install 'attnprof[figures]'"
+        "figures are drawn by matplotlib, which is not installed", to_install("figures")
     )
 
 
