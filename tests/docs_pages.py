@@ -2,11 +2,14 @@
 
 Blocks ``console`` hold commands after ``$`` and what they print at 100 columns; a line ``…`` stands
 for lines left out. A block with a title, such as ``yaml title="grid.yaml"``, is a file of that
-name. After ``<!-- measured -->`` a block shows times of some machine: it is run on the synthetic
-device, and only the names in its tables are compared.
+name. ``<picture>`` shows a figure that such a command draws: ``figures/serving-light.svg`` is what
+``--figure serving.svg`` or ``report --figures`` wrote. After ``<!-- measured -->`` a block shows
+times of some machine: it is run on the synthetic device; the tables, their columns and the names
+of their rows are compared, and what a cache holds.
 """
 
 import difflib
+import itertools
 import os
 import re
 import shlex
@@ -15,6 +18,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).parent.parent
 MEASURED = "<!-- measured -->\n"
@@ -26,9 +30,14 @@ BLOCK = re.compile(
 ELISION = "…\n"
 SYNTHETIC = ("--device", "synthetic?noise=0.02", "--quiet")
 MEASURING = ("sweep", "calibrate")
-TableNames = tuple[str, str, frozenset[str]]
-"""Of a table its title, its first heading and the names of its rows."""
+EVERYWHERE = ("KV", "KV by theory")  # columns that are the same on every machine
 _GAP = re.compile(r" {2,}")
+PICTURE = re.compile(
+    r"<picture>\n"
+    r'  <source media="\(prefers-color-scheme: dark\)" srcset="(?P<dark>[^"]+)">\n'
+    r'  <img alt="(?P<alt>[^"]+)" src="(?P<light>[^"]+)">\n'
+    r"</picture>"
+)
 
 
 @dataclass(frozen=True)
@@ -103,26 +112,75 @@ class Shell:
         return done.stdout or done.stderr
 
 
+def figure_option(typed: str) -> str | None:
+    """The file that a command was told to draw."""
+    words = shlex.split(typed)
+    return words[words.index("--figure") + 1] if "--figure" in words else None
+
+
+def texts_of(svg: str) -> list[str]:
+    """What is written in a figure; and first what a reader is told who does not see it."""
+    root = ElementTree.fromstring(svg)
+    return [
+        root.attrib["aria-label"],
+        *(one.text or "" for one in root.iter() if one.tag.endswith("}text")),
+    ]
+
+
 def is_said(said: str, printed: str) -> bool:
     """Whether what was printed is what the page says, but for the lines that it leaves out."""
     pattern = ".*".join(map(re.escape, said.split(ELISION)))
     return re.fullmatch(pattern, printed, re.S) is not None
 
 
-def names(text: str) -> list[TableNames]:
-    """What the tables in a text are called, and their rows."""
+@dataclass(frozen=True)
+class Printed:
+    """A table as it was printed.
+
+    Args:
+        rows: The cells of each row, by the name in its first; of rows without an empty cell.
+        hidden: Headings of columns that there was no room for.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    rows: dict[str, tuple[str, ...]]
+    hidden: str
+
+    def cell(self, row: str, column: str) -> str | None:
+        """What stands in a column; None where there is none."""
+        return self.rows[row][self.headings.index(column)] if column in self.headings else None
+
+
+def tables_of(text: str) -> list[Printed]:
+    """The tables in a text; what a synthetic device adds to their titles is left out."""
     lines = text.replace(" (synthetic device)", "").splitlines()
+    rules = [place for place, line in enumerate(lines) if line and not line.strip("─")]
     found = []
-    for place, line in enumerate(lines):
-        if line and not line.strip("─"):
-            rows = []
-            for row in lines[place + 1 :]:
-                cells = _GAP.split(row)
-                if len(cells) < 2:
-                    break
-                rows.append(cells[0])
-            found.append((lines[place - 2], _GAP.split(lines[place - 1])[0], frozenset(rows)))
+    for place, following in itertools.pairwise([*rules, len(lines) + 2]):
+        cells = [tuple(_GAP.split(row)) for row in itertools.takewhile(_is_row, lines[place + 1 :])]
+        _, _, hidden = " ".join(lines[place : following - 2]).partition("no room for: ")
+        headings = tuple(_GAP.split(lines[place - 1]))
+        found.append(Printed(lines[place - 2], headings, {row[0]: row for row in cells}, hidden))
     return found
+
+
+def _is_row(line: str) -> bool:
+    return len(_GAP.split(line)) > 1
+
+
+def is_table_within(said: Printed, of: Printed) -> bool:
+    """Whether a table of some machine's times can be this one: the same columns and rows, and the
+    same in what is no time."""
+    if (said.title, said.headings[0]) != (of.title, of.headings[0]):
+        return False
+    if any(name not in of.headings and name not in of.hidden for name in said.headings):
+        return False
+    return said.rows.keys() <= of.rows.keys() and all(
+        said.cell(name, column) == of.cell(name, column)
+        for name in said.rows
+        for column in EVERYWHERE
+    )
 
 
 def renewed(said: str, printed: str) -> str:

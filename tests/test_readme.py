@@ -1,9 +1,10 @@
 """Commands print what README and docs say they do: ``pytest --update-golden`` writes it anew.
 
 A block ``console`` holds commands after ``$`` and what they print at 100 columns; a last line ``…``
-stands for the rest.
+stands for the rest, of which it is renewed with as many lines as it had.
 """
 
+import html
 import re
 import shlex
 import shutil
@@ -13,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.docs_pages import PICTURE, ROOT, texts_of
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)^```$", re.M | re.S)
-SHOWN_LINES = 45
 
 COMMANDS = [
     pytest.param(page, found["command"], id=f"{page.name}: {found['command']}")
@@ -60,9 +61,10 @@ def test_a_command_prints_what_the_page_says(
     output = printed(command, tmp_path)
     text = page.read_text(encoding="utf-8")
     if request.config.getoption("--update-golden"):
-        lines = output.splitlines(keepends=True)
-        whole = page.parent.name == "docs" or len(lines) <= SHOWN_LINES
-        shown = output if whole else "".join(lines[:SHOWN_LINES]) + "…\n"
+        said = next(f["output"] for f in BLOCK.finditer(text) if f["command"] == command)
+        shown = output
+        if said.endswith("…\n"):
+            shown = "".join(output.splitlines(keepends=True)[: said.count("\n") - 1]) + "…\n"
         text = BLOCK.sub(
             lambda found: (
                 f"```console\n$ {command}\n{shown}```" if found["command"] == command else found[0]
@@ -75,6 +77,25 @@ def test_a_command_prints_what_the_page_says(
     assert beginning
     assert output.startswith(beginning)
     assert said.endswith("…\n") or output == said
+
+
+def test_pictures_say_what_they_show_to_who_does_not_see_them(
+    request: pytest.FixtureRequest,
+) -> None:
+    page = ROOT / "README.md"
+    text = page.read_text(encoding="utf-8")
+    pictures = list(PICTURE.finditer(text))
+    assert pictures
+    for picture in pictures:
+        light, dark = (
+            texts_of((ROOT / picture[theme]).read_text("utf-8"))[0] for theme in ("light", "dark")
+        )
+        assert light == dark
+        if request.config.getoption("--update-golden"):
+            text = text.replace(picture["alt"], html.escape(light))
+            page.write_text(text, encoding="utf-8")
+        else:
+            assert html.unescape(picture["alt"]) == light
 
 
 def test_the_pages_show_what_commands_print() -> None:
