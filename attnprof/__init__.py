@@ -1,7 +1,8 @@
 """Measures attention on the hardware in front of it and plans LLM serving on hardware to come.
 
 From Python it is a few functions, each of which is loaded when it is first asked for:
-:func:`sweep`, :func:`read_run`, :func:`compare`, :func:`fit` and :func:`estimate`.
+:func:`sweep`, :func:`read_run`, :func:`compare`, :func:`fit`, :func:`estimate` and
+:func:`estimate_grid`, and the types of what they give.
 """
 
 import sys
@@ -9,32 +10,48 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attnprof.api import estimate, fit, read_run, sweep
-    from attnprof.api_compare import compare
+    from attnprof.api import (
+        EstimateResult,
+        FitResult,
+        SweepResult,
+        estimate,
+        fit,
+        read_run,
+        sweep,
+    )  # fmt: skip
+    from attnprof.api_compare import ComparisonResult, compare
+    from attnprof.api_grid import EstimateGrid, estimate_grid
 else:
 
     def __getattr__(name: str) -> Any:
-        if name not in _FUNCTIONS:
+        if name not in _LAZY:
             problem = f"module {__name__!r} has no attribute {name!r}"
             if not name.startswith("_"):  # those are asked for by Python's own machinery
                 from attnprof.errors import nearest
 
-                problem += f": {nearest(name, sorted(_FUNCTIONS))}"
+                problem += f": {nearest(name, sorted(_LAZY))}"
             raise AttributeError(problem, name=name)
-        from attnprof import api, api_compare
+        from importlib import import_module
 
-        return getattr(api_compare if name == "compare" else api, name)
+        return getattr(import_module(f"attnprof.{_MODULES.get(name, 'api')}"), name)
 
 
-__all__ = ["__version__", "compare", "estimate", "fit", "read_run", "sweep"]
+__all__ = [
+    "ComparisonResult", "EstimateGrid", "EstimateResult", "FitResult", "SweepResult",
+    "__version__", "compare", "estimate", "estimate_grid", "fit", "read_run", "sweep",
+]  # fmt: skip
 
 __version__ = "0.1.0"
 
-_FUNCTIONS = frozenset(__all__) - {"__version__"}
+_LAZY = frozenset(__all__) - {"__version__"}
+_MODULES = {
+    "ComparisonResult": "api_compare", "compare": "api_compare",
+    "EstimateGrid": "api_grid", "estimate_grid": "api_grid",
+}  # fmt: skip
 
 
 def __dir__() -> list[str]:
-    return sorted((*globals(), *_FUNCTIONS))
+    return sorted((*globals(), *_LAZY))
 
 
 class _Package(ModuleType):
@@ -44,7 +61,7 @@ class _Package(ModuleType):
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _FUNCTIONS and isinstance(value, ModuleType)):
+        if not (name in _LAZY and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 

@@ -1,17 +1,20 @@
 """The functions of ``import attnprof``: what is asked -> a typed result that shows itself."""
 
+import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnprof.arguments import takes_its_types
+from attnprof.axes import axis_named, axis_names
 from attnprof.capacity.request import EstimateRequest
-from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.drawn import Drawn, Result, drawn
+from attnprof.errors import CannotMeasureError, UsageError, nearest
 from attnprof.estimate import Estimate
 from attnprof.files import write_whole
 from attnprof.fit_laws import RunFit
-from attnprof.notebook import Shown
 from attnprof.records import Run
 from attnprof.render import Table
 from attnprof.units import counted, parse_seconds, parse_tokens
@@ -20,10 +23,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PathLike = str | Path
+OF_SEVERAL = "attnprof.estimate_grid compares several"
 
 
 @dataclass(frozen=True, repr=False)
-class SweepResult(Shown, Run):
+class SweepResult(Result, Run):
     """A run directory as it was read: its records, its tables, its frame."""
 
     def tables(self) -> list[Table]:
@@ -36,13 +40,35 @@ class SweepResult(Shown, Run):
         """A row a workload, as :func:`read_run` gives."""
         return read_run(self)
 
+    def figures(self) -> dict[str, Drawn]:
+        """Those of ``attnprof report --figures``, by name."""
+        from attnprof.figures.of_run import run_figures
+        from attnprof.fit import fit_run
+
+        made = run_figures(self.header, self.records, fit_run(self.header, self.records))
+        return {one.name: drawn(one, "") for one in made}
+
+    def figure(self, name: str | None = None) -> Drawn:
+        """One of :meth:`figures`; the first where none is named.
+
+        Raises:
+            UsageError: None is called so.
+            CannotMeasureError: There are none of this run.
+        """
+        made = self.figures()
+        if not made:
+            raise CannotMeasureError("there is nothing to draw", "measure several lengths")
+        if name is not None and name not in made:
+            raise UsageError(f"no figure of this run is called {name!r}", nearest(name, [*made]))
+        return made[next(iter(made)) if name is None else name]
+
     def __repr__(self) -> str:
         num_ok = sum(record["status"] == "ok" for record in self.records)
         return f"<{counted(num_ok, 'workload')} measured in {self.path}>"
 
 
 @dataclass(frozen=True, repr=False)
-class EstimateResult(Shown, Estimate):
+class EstimateResult(Result, Estimate):
     """What a deployment needs, holds, costs and how fast it is; see ``attnprof estimate``.
 
     Times and rates are intervals (``ttft_s.mid``), sizes bytes, an unknown number None; ``plan``
@@ -55,6 +81,16 @@ class EstimateResult(Shown, Estimate):
 
         return estimate_tables(self)
 
+    def figure(self) -> Drawn:
+        """Throughput against latency, the limits drawn in.
+
+        Raises:
+            CannotMeasureError: It does not fit, or its latency is unknown.
+        """
+        from attnprof.figures.serving import serving_figure
+
+        return drawn(serving_figure(self.to_json()), "it does not fit, or its latency is unknown")
+
     def __repr__(self) -> str:
         from attnprof.estimate_words import served_words
 
@@ -66,7 +102,7 @@ class EstimateResult(Shown, Estimate):
 
 
 @dataclass(frozen=True, repr=False)
-class FitResult(Shown, RunFit):
+class FitResult(Result, RunFit):
     """The laws of a device, what they miss where they were held out, and their calibration."""
 
     @property
@@ -92,6 +128,7 @@ class FitResult(Shown, RunFit):
         return f"<{counted(len(self.groups), 'law')} of {self.calibration.device}>"
 
 
+@takes_its_types()
 def sweep(
     spec: PathLike | None = None,
     *,
@@ -130,10 +167,9 @@ def sweep(
         KeyboardInterrupt: It was interrupted; what was measured is kept for ``resume``.
     """
     from attnprof import adaptive, session
-    from attnprof.axes import axis_named
     from attnprof.progress import PlainWatcher, SilentWatcher
 
-    named = {axis_named(name).name: values for name, values in axes.items()}
+    named = {_axis(name): values for name, values in axes.items()}
     asked = session.Asked(
         spec=None if spec is None else str(spec),
         axes=named,
@@ -162,7 +198,8 @@ def sweep(
     return _run_at(outcome.run_dir)
 
 
-def read_run(run: "PathLike | SweepResult") -> "pd.DataFrame":
+@takes_its_types()
+def read_run(run: PathLike | SweepResult) -> "pd.DataFrame":
     """A run as a pandas frame: a row a workload, the columns of ``results.csv``, each typed.
 
     The frame's ``attrs`` say what was run (``command``), on what (``device``) and when.
@@ -179,7 +216,8 @@ def read_run(run: "PathLike | SweepResult") -> "pd.DataFrame":
     return read_frame(path_of(run))
 
 
-def fit(*runs: "PathLike | SweepResult") -> FitResult:
+@takes_its_types()
+def fit(*runs: PathLike | SweepResult) -> FitResult:
     """Fit laws of latency to measured records and hold some of them out, as ``attnprof fit`` does.
 
     Args:
@@ -196,6 +234,7 @@ def fit(*runs: "PathLike | SweepResult") -> FitResult:
     return FitResult(**fields_of(fit_runs([path_of(run) for run in runs])))
 
 
+@takes_its_types(of_lists=OF_SEVERAL)
 def estimate(
     model: PathLike,
     gpu: str,
@@ -229,7 +268,8 @@ def estimate(
     """Say what a deployment needs, holds and costs, as ``attnprof estimate`` does.
 
     Nothing is measured, and neither torch nor a GPU is needed. The arguments are the options of the
-    command: lengths are tokens or ``"32k"``, times seconds or ``"50ms"``.
+    command, each with one value: lengths are tokens or ``"32k"``, times seconds or ``"50ms"``.
+    Several deployments are compared by :func:`estimate_grid`.
 
     >>> found = estimate("llama-3.1-8b", "h100-sxm", max_model_len="8k")
     >>> found.plan.fits, found.kv.bytes_per_token
@@ -254,6 +294,9 @@ def estimate(
     from attnprof.estimate import estimate as estimated
     from attnprof.models.load import load_model
 
+    _refuse_several(
+        model=model, gpu=gpu, engine=engine, kv_dtype=kv_dtype, quantization=quantization
+    )
     found = estimated(
         EstimateRequest(
             model=load_model(str(model)),
@@ -288,6 +331,31 @@ def estimate(
     return EstimateResult(**fields_of(found))
 
 
+def _axis(name: str) -> str:
+    """The axis of a keyword argument.
+
+    Raises:
+        UsageError: It is neither an axis nor another argument of :func:`sweep`.
+    """
+    try:
+        return axis_named(name).name
+    except UsageError:
+        others = [one for one in inspect.signature(sweep).parameters if one != "axes"]
+        hint = nearest(name, [*others, *axis_names()], "attnprof show axes")
+        raise UsageError(f"sweep has no argument or axis {name!r}", hint) from None
+
+
+def _refuse_several(**given: object) -> None:
+    """An estimate is of one deployment.
+
+    Raises:
+        UsageError: A text names several, as it may on the command line.
+    """
+    for name, value in given.items():
+        if isinstance(value, str) and "," in value:
+            raise UsageError(f"{name} is {value!r}: several deployments", OF_SEVERAL)
+
+
 def _run_at(path: Path) -> SweepResult:
     from attnprof.records import read_run as read
 
@@ -303,7 +371,7 @@ def _command(spec: PathLike | None, axes: Mapping[str, Any], device: str) -> tup
     return (*words, "--device", device)
 
 
-def path_of(run: "PathLike | SweepResult") -> Path:
+def path_of(run: PathLike | SweepResult) -> Path:
     """The folder of a run."""
     return run.path if isinstance(run, SweepResult) else Path(run)
 

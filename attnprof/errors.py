@@ -39,6 +39,15 @@ class OutOfMemoryError(AttnprofError):
         self.requested_bytes = requested_bytes
 
 
+def to_install(extra: str) -> str:
+    """What to type for a library that is missing, by the name of the extra that brings it.
+
+    >>> to_install("figures")
+    "pip install '.[figures]' in the checkout of attnprof"
+    """
+    return f"pip install '.[{extra}]' in the checkout of attnprof"
+
+
 def nearest(name: str, known: "list[str] | tuple[str, ...]", listing: str = "") -> str:
     """A sentence that names the closest of ``known``, or lists them when none is close.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.errors import CannotMeasureError, UsageError, to_install
 from attnprof.files import replacing
 from attnprof.records import read_header
 from attnprof.render import Table, csv_value
@@ -42,6 +42,21 @@ def column_type(key: str) -> str:
     return "double" if key.endswith(_QUANTITIES) and key not in _LISTS else "string"
 
 
+def pandas() -> Any:
+    """The library.
+
+    Raises:
+        CannotMeasureError: It is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise CannotMeasureError(
+            "pandas is not installed, and a frame is its", to_install("pandas")
+        ) from None
+    return pd
+
+
 def read_frame(run_dir: Path) -> "pd.DataFrame":
     """A row a workload, as in ``results.csv``; what the run was is in the frame's ``attrs``.
 
@@ -51,12 +66,7 @@ def read_frame(run_dir: Path) -> "pd.DataFrame":
         UsageError: No run there.
         CannotMeasureError: pandas is not installed.
     """
-    try:
-        import pandas as pd
-    except ImportError:
-        raise CannotMeasureError(
-            "pandas is not installed, and a frame is its", "pip install 'attnprof[pandas]'"
-        ) from None
+    pd = pandas()
     (table,) = run_tables(run_dir, tidy=True)
     frame = pd.DataFrame(
         {
@@ -80,7 +90,7 @@ def write_parquet(run_dir: Path) -> Path:
         import pyarrow.parquet as pq
     except ImportError:
         raise CannotMeasureError(
-            "pyarrow is not installed, and writes Parquet", "pip install 'attnprof[parquet]'"
+            "pyarrow is not installed, and writes Parquet", to_install("parquet")
         ) from None
     (table,) = run_tables(run_dir, tidy=True)
     columns = _columns(table)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
+from attnprof.errors import to_install
+
 OPTIONAL_PACKAGES = (
     "torch", "triton", "flash-attn", "flashinfer-python", "xformers",
     "nvidia-ml-py", "amdsmi", "cupti-python", "transformers",
@@ -91,7 +93,7 @@ def meters(kind: str) -> list[tuple[str, bool, str]]:
             ("energy", rapl, "RAPL" if rapl else "no RAPL counter that may be read"),
         ]
     if kind == "cuda":
-        missing = "pip install 'attnprof[nvml]'"
+        missing = to_install("nvml")
         return [
             ("peak memory", True, "torch's allocator"),
             ("clocks and throttling", nvml, "NVML" if nvml else missing),
@@ -214,7 +216,7 @@ def _meter_findings() -> list[Finding]:
         )
     )
     if shutil.which("nvidia-smi") and util.find_spec("pynvml") is None:
-        found.append(Finding("NVML", "absent", "missing", "pip install 'attnprof[nvml]'"))
+        found.append(Finding("NVML", "absent", "missing", to_install("nvml")))
     return found
 
 
@@ -226,7 +228,7 @@ def _software_findings() -> list[Finding]:
         if version is not None:
             found.append(Finding(package, version, "ok"))
         elif package == "torch":
-            found.append(Finding(package, "absent", "missing", "pip install 'attnprof[torch]'"))
+            found.append(Finding(package, "absent", "missing", to_install("torch")))
     if (
         shutil.which("c++") is None
         and shutil.which("g++") is None

@@ -13,7 +13,7 @@ from attnprof.backends.support import BACKENDS
 from attnprof.devices import kind_of
 from attnprof.devices.cpu_meters import available_bytes, cache_bytes
 from attnprof.devices.environment import check_allocator, default_threads
-from attnprof.errors import CannotMeasureError, UsageError, nearest
+from attnprof.errors import CannotMeasureError, UsageError, nearest, to_install
 from attnprof.forecast import (
     Forecast,
     assumed_ceilings,
@@ -240,7 +240,7 @@ def _device_kind(device: str) -> str:
     if not machine.has_package("torch"):
         raise CannotMeasureError(
             "torch is not installed, and attention is measured with it",
-            "pip install 'attnprof[torch]'",
+            to_install("torch"),
         )
     return machine.likely_device_kind() if name == "auto" else name
 

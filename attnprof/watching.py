@@ -30,10 +30,14 @@ def follow(
         Whether all workloads of the run are done.
 
     Raises:
-        UsageError: No run there, or a broken one.
+        UsageError: No run there, a broken one, or one that was imported.
     """
     asked = is_written or is_being_written
     run = read_run(run_dir)
+    if not run.header.get("workloads"):
+        raise UsageError(
+            f"{run_dir} is no sweep's: there is nothing to follow", "leave --watch out"
+        )
     workloads = {one.workload_id: one for one in workloads_of(run_dir, run.header)}
     watch.started(len(run.header.get("workloads") or ()), len(run.records))
     num_records, num_visits, quiet_s = len(run.records), len(run.visits), QUIET_S

@@ -70,3 +70,15 @@ def test_a_metric_that_is_none_is_an_error_that_names_the_nearest(
         attnprof.compare(*runs, metric="latencies")
     with pytest.raises(UsageError, match="holds no run"):
         attnprof.compare(runs[0], tmp_path)
+
+
+def test_one_fact_that_may_differ_is_a_text(runs: tuple[Any, Any]) -> None:
+    for allowed in ("torch", ["torch"], ("torch", "threads")):
+        assert attnprof.compare(*runs, allow_different=allowed).verdict == "regressed"
+    with pytest.raises(UsageError, match="did you mean 'torch'"):
+        attnprof.compare(*runs, allow_different="troch")
+
+
+def test_a_comparison_has_a_figure(runs: tuple[Any, Any]) -> None:
+    pytest.importorskip("matplotlib")
+    assert "<svg" in attnprof.compare(*runs).figure()._repr_svg_()

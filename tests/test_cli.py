@@ -276,7 +276,7 @@ def test_without_torch_a_sweep_says_what_to_install(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert done.stderr.count("\n") == 2
-    assert "pip install 'attnprof[torch]'" in done.stderr
+    assert "pip install '.[torch]' in the checkout of attnprof" in done.stderr
 
 
 def test_whether_anybody_reads_its_words_changes_nothing(folder: Path) -> None:

@@ -19,7 +19,19 @@ def test_every_command_has_examples_of_itself_at_the_end_of_its_help(name: str) 
     for what, command in EXAMPLES[name]:
         assert f"  {what}" in shown
         assert f"\n    {command}\n" in f"{shown}\n"
-        assert f"attnprof {name}" in command
+    assert any(f"attnprof {name}" in command for _, command in EXAMPLES[name])
+
+
+def test_commands_of_many_uses_have_several_examples() -> None:
+    for name in ("bisect", "gate", "history", "compare", "baseline accept", "baseline show"):
+        assert len(EXAMPLES[name]) >= 2
+
+
+def test_a_group_of_commands_ends_with_an_example_of_each() -> None:
+    shown = CliRunner().invoke(app, ["baseline", "--help"], env={"COLUMNS": "80"}).stdout
+    _, _, examples = shown.partition("\nExamples:\n")
+    assert "    attnprof baseline accept runs/new" in examples
+    assert "    attnprof baseline show" in examples
 
 
 def test_examples_are_of_commands_that_exist() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import typer.main
 
 import attnprof
-from attnprof import api, api_compare
+from attnprof import api, api_compare, api_grid, drawn
 from attnprof.axes import AXES
 from attnprof.cli.app import app
 from attnprof.cli.examples import EXAMPLES
@@ -25,7 +25,8 @@ from attnprof.result_keys import RESULT_KEYS
 from attnprof.shelf import KINDS, shelf_tables
 
 RESULTS: tuple[type, ...] = (
-    api.EstimateResult, api.SweepResult, api_compare.ComparisonResult, api.FitResult,
+    api.EstimateResult, api_grid.EstimateGrid, api.SweepResult, api_compare.ComparisonResult,
+    api.FitResult, drawn.Drawn,
 )  # fmt: skip
 """What the functions of the package give."""
 
@@ -126,7 +127,7 @@ def python_page() -> str:
         "for. An expected failure is an `attnprof.errors.AttnprofError`, with `problem` and "
         "`fix`.\n",
     ]
-    names = [name for name in attnprof.__all__ if name != "__version__"]
+    names = [name for name in attnprof.__all__ if inspect.isfunction(getattr(attnprof, name))]
     for name in names:
         parts.append(f"## attnprof.{name}\n\n{_documented(getattr(attnprof, name), name)}")
     for result in RESULTS:
@@ -145,7 +146,7 @@ def _documented(function: Callable[..., Any], name: str) -> str:
         lines.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "    *,")
     gives = str(signature.return_annotation).rpartition(".")[2].strip("'>")
     head = "\n".join((f"{name}(", *lines, f") -> {gives}"))
-    head = re.sub(r"\b(pathlib|attnprof\.\w+)\.", "", head)
+    head = re.sub(r"\b(pathlib|collections\.abc|attnprof\.\w+)\.", "", head)
     return f"```python\n{head}\n```\n\n{_docstring(inspect.getdoc(function) or '')}\n"
 
 

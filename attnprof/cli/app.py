@@ -8,7 +8,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from attnprof import __version__
 from attnprof.cli import completion
-from attnprof.cli.examples import EXAMPLES, FIRST, epilog
+from attnprof.cli.examples import EXAMPLES, FIRST, epilog, examples_of_group
 from attnprof.errors import UsageError, nearest
 from attnprof.render import OutputFormat, plain
 
@@ -62,7 +62,9 @@ def give_examples(program: typer.Typer, before: str = "") -> None:
         command.epilog = epilog(EXAMPLES.get(f"{before}{name}", ()))
     for group in program.registered_groups:
         if group.typer_instance is not None:
-            give_examples(group.typer_instance, f"{before}{group.typer_instance.info.name} ")
+            name = f"{before}{group.typer_instance.info.name}"
+            group.cls, group.epilog = _Program, epilog(examples_of_group(name))
+            give_examples(group.typer_instance, f"{name} ")
 
 
 def _format(text: str) -> OutputFormat:

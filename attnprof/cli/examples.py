@@ -86,18 +86,48 @@ EXAMPLES: dict[str, Examples] = {
             "Against an accepted baseline, as JUnit for CI",
             "attnprof compare --baseline main runs/new --junit report.xml",
         ),
+        (
+            "Time alone, where up to 5 % may be the machine's drift",
+            "attnprof compare runs/before runs/after --metric latency --margin 5%",
+        ),
     ),
     "gate": (
         (
             "A checkout against the branch that it left, measured in turns",
             "attnprof gate --base ../main --new .",
         ),
+        (
+            "A sweep by name, with 3 minutes' time, as a comment for a review",
+            "attnprof gate context --base ../main --budget 3m --markdown comment.md",
+        ),
+        (
+            "Two versions of torch; a workload that fails or is missing fails it too",
+            "attnprof gate --base venvs/old --new venvs/new --allow-different torch",
+        ),
     ),
-    "history": (("Levels, changes and creeps over many runs", "attnprof history runs/*"),),
+    "history": (
+        ("Levels, changes and creeps over all runs in a folder", "attnprof history attnprof-runs"),
+        (
+            "Of decoding alone: time and memory, changes from 5 % on",
+            "attnprof history runs --workload 'decode*' --metric latency,peak_memory",
+        ),
+        (
+            "For a nightly job: exit code 1 where something got worse, and a figure",
+            "attnprof history runs --fail-on regressed --figure history.svg",
+        ),
+    ),
     "bisect": (
         (
             "The first commit from which on a workload is worse",
             "attnprof bisect v1.0 HEAD --workload prefill-causal-flash-float32-b1-s4096",
+        ),
+        (
+            "Of a named sweep, in commits that have to be built first",
+            "attnprof bisect v1.0 HEAD --workload ID --spec context --setup 'make build'",
+        ),
+        (
+            "Of memory, each commit run by a Python of its own",
+            "attnprof bisect v1 v2 --workload ID --metric kv_bytes --python '{}/v/python'",
         ),
     ),
     "baseline accept": (
@@ -105,8 +135,16 @@ EXAMPLES: dict[str, Examples] = {
             "Keep a run as the one that others are held against",
             "attnprof baseline accept runs/new --reason 'new allocator, 3 % slower'",
         ),
+        (
+            "Of one machine, if a second run of the same code agrees",
+            "attnprof baseline accept runs/a --verify runs/b --name l4 --reason first",
+        ),
     ),
-    "baseline show": (("All baselines", "attnprof baseline show"),),
+    "baseline show": (
+        ("All baselines", "attnprof baseline show"),
+        ("When and why one of them was accepted, each time", "attnprof baseline show main"),
+        ("What a run is to one of them", "attnprof compare --baseline main runs/new"),
+    ),
     "audit": (
         ("Hold a log against the estimate", "attnprof audit vllm-startup.log"),
         (
@@ -136,6 +174,15 @@ EXAMPLES: dict[str, Examples] = {
         ),
     ),
 }
+
+
+def examples_of_group(name: str) -> Examples:
+    """What the help of a group of commands ends with: the first example of each.
+
+    >>> [command.split()[:3] for _, command in examples_of_group("baseline")]
+    [['attnprof', 'baseline', 'accept'], ['attnprof', 'baseline', 'show']]
+    """
+    return tuple(made[0] for typed, made in EXAMPLES.items() if typed.startswith(f"{name} "))
 
 
 def epilog(examples: Examples) -> str:

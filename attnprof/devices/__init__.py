@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from attnprof.devices.base import Device
-from attnprof.errors import CannotMeasureError, UsageError, nearest
+from attnprof.errors import CannotMeasureError, UsageError, nearest, to_install
 
 DEVICES = ("auto", "cpu", "cuda", "rocm", "mps", "xpu", "synthetic")
 
@@ -60,7 +60,7 @@ def open_device(name: str, threads: int | None = None, **settings: Any) -> Devic
     if importlib.util.find_spec("torch") is None:
         raise CannotMeasureError(
             f"torch is not installed, and {kind} is measured with it",
-            "pip install 'attnprof[torch]', or use --device synthetic",
+            f"{to_install('torch')}, or use --device synthetic",
         )
     if kind == "auto":
         from attnprof.devices.accelerators import best_kind

@@ -363,6 +363,7 @@ def _draw_panel(pen: _Pen, layout: _Layout, index: int, theme: Theme) -> None:
     axes.grid(visible=True, color=theme.grid, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    panel.draw(axes, theme)
+    # First, for a line may lie far beyond them, where matplotlib would divide by zero.
     axes.set_xlim(panel_x.low, panel_x.high)
     axes.set_ylim(figure.y.low, figure.y.high)
+    panel.draw(axes, theme)

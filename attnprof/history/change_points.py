@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from attnprof.errors import CannotMeasureError
+from attnprof.errors import CannotMeasureError, to_install
 from attnprof.verdicts.student import t_quantile
 
 FEWEST_AT_LEVEL = 3  # runs, so that neither one spike nor the newest run alone makes a level
@@ -78,7 +78,7 @@ def _proposed(logs: Sequence[float], least_noise: float) -> list[int]:
     except ImportError:
         raise CannotMeasureError(
             "changes over time are found by ruptures, which is not installed",
-            "pip install 'attnprof[history]'",
+            to_install("history"),
         ) from None
     noise = max(least_noise, _noise(logs, [0, len(logs)]))
     search = Pelt(model="l1", min_size=FEWEST_AT_LEVEL, jump=1).fit(np.array(logs))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.dtypes import GEMM_SCHEMES
-from attnprof.errors import CannotMeasureError, UsageError
+from attnprof.errors import CannotMeasureError, UsageError, to_install
 from attnprof.imports.foreign_records import (
     LEAST_RANKS,
     ONE_RANK,
@@ -103,7 +103,7 @@ def _parquet(path: Path, asked: Asked) -> Rows:
         import pyarrow.parquet as parquet
     except ImportError:
         raise CannotMeasureError(
-            f"{path} is Parquet, and pyarrow is not installed", "pip install 'attnprof[parquet]'"
+            f"{path} is Parquet, and pyarrow is not installed", to_install("parquet")
         ) from None
     try:
         with parquet.ParquetFile(path) as file:

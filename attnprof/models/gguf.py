@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from attnprof.errors import UsageError
+from attnprof.errors import UsageError, to_install
 from attnprof.models.families import FAMILIES, Pattern
 from attnprof.models.parts import Parts
 from attnprof.models.spec import Attention, Matrix, Mixer, ModelSpec, Quantization, Role
@@ -104,9 +104,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
     try:
         from gguf.constants import GGML_QUANT_SIZES, GGUF_MAGIC
     except ImportError:
-        raise UsageError(
-            "reading a GGUF file takes the gguf package", "pip install 'attnprof[gguf]'"
-        ) from None
+        raise UsageError("reading a GGUF file takes the gguf package", to_install("gguf")) from None
     sizes = {int(kind): size for kind, size in GGML_QUANT_SIZES.items()}
     try:
         size = path.stat().st_size

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from attnprof.errors import UsageError
+from attnprof.errors import UsageError, to_install
 from attnprof.models.config import read_json
 
 TIMEOUT_S = 2.0
@@ -28,9 +28,15 @@ def fetch_config(hub_id: str) -> dict[str, Any]:
     except ImportError:
         raise UsageError(
             f"{hub_id!r} is no profile, and no hub library is installed to fetch it",
-            "give the path of its config.json, or: pip install 'attnprof[hub]'",
+            f"give the path of its config.json, or: {to_install('hub')}",
         ) from None
-    cached = try_to_load_from_cache(hub_id, "config.json")
+    try:
+        cached = try_to_load_from_cache(hub_id, "config.json")
+    except ValueError:
+        raise UsageError(
+            f"{hub_id!r} is neither a profile nor an id of the hub",
+            "give the path of its config.json, or the name of a profile",
+        ) from None
     if isinstance(cached, str):
         return read_json(Path(cached))
     if not _reachable(constants.ENDPOINT):

@@ -12,7 +12,7 @@ import pytest
 from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.figures import drawing
 from attnprof.figures.axes import counts_axis, lengths_axis, linear_axis
-from attnprof.figures.base import LIGHT, THEMES, Figure, Key, Panel, Theme
+from attnprof.figures.base import LIGHT, THEMES, Axis, Figure, Key, Panel, Theme
 from attnprof.figures.drawing import png_bytes, svg_text, with_variables, write_figure
 from attnprof.figures.of_run import run_figures
 from tests.figures.run import GOLDEN, run_of
@@ -222,3 +222,13 @@ def test_a_name_of_any_length_leaves_a_figure_its_height(name: str) -> None:
 
     assert height(name) <= height("short") + 72 * 2.0
     assert "…" in svg_text(replace(nasty_figure(), title=name))
+
+
+def test_a_line_far_beyond_an_axis_is_no_division_by_zero() -> None:
+    def draw(axes: Any, theme: Theme) -> None:
+        axes.plot([1024, 4096], [1e6, 1e6])
+        axes.axhline(2.5e10)
+
+    flat = Axis("Bytes", 7e5, 1.4e6, (1e6,), str)
+    figure = replace(nasty_figure(), y=flat, panels=(Panel("p", "", draw),))
+    assert svg_text(figure)  # warnings are errors here

@@ -636,7 +636,7 @@ def test_without_pyarrow_parquet_is_refused_with_what_to_install(
     path.write_bytes(b"PAR1....PAR1")
     with pytest.raises(CannotMeasureError) as caught:
         imported(path, to=tmp_path / "run")
-    assert caught.value.fix == "pip install 'attnprof[parquet]'"
+    assert caught.value.fix == "pip install '.[parquet]' in the checkout of attnprof"
 
 
 @pytest.mark.slow
