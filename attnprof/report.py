@@ -81,16 +81,10 @@ def write_reports(run_dir: Path) -> list[Path]:
     return write_all(run, fits, tables(run.header, run.records, fits))
 
 
-def report_run(run_dir: Path, *, tidy: bool = False) -> list[Table]:
-    """Both at once, read and fitted once: :func:`write_reports`, then :func:`run_tables`."""
-    run = read_in_grid_order(run_dir)
-    if imported.is_foreign_run(run.records):
-        _write_foreign(run)
-        return _foreign_tables(run, tidy)
-    fits = fit_run(run.header, run.records)
-    made = tables(run.header, run.records, fits)
-    write_all(run, fits, made)
-    return [results_table(run.records)] if tidy else made
+def report_foreign(run: Run, *, tidy: bool = False) -> list[Table]:
+    """Of times that others measured: what :func:`write_reports` writes, and their tables."""
+    _write_foreign(run)
+    return _foreign_tables(run, tidy)
 
 
 def _write_foreign(run: Run) -> list[Path]:

@@ -14,7 +14,7 @@ from attnprof.records import Run
 from attnprof.render import Table, room_of
 from attnprof.report import (
     read_in_grid_order,
-    report_run,
+    report_foreign,
     results_table,
     tables,
     write_all,
@@ -68,18 +68,16 @@ def show_run(run_dir: Path, wanted: Wanted, *, tidy: bool = False) -> Shown:
             of which there are no figures.
         CannotMeasureError: Figures are wanted, and matplotlib is not installed.
     """
-    has_figures = (run_dir / FIGURES_FOLDER).is_dir()
-    if wanted == Wanted() and not has_figures:
-        return Shown(report_run(run_dir, tidy=tidy))
     run = read_in_grid_order(run_dir)
     if is_foreign_run(run.records):
         if wanted == Wanted():
-            return Shown(report_run(run_dir, tidy=tidy))
+            return Shown(report_foreign(run, tidy=tidy))
         raise UsageError(
             f"{run_dir} holds times that others measured, of which there are no figures",
             "leave --figures, --html and --plot out",
         )
     fits = fit_run(run.header, run.records)
+    has_figures = (run_dir / FIGURES_FOLDER).is_dir()
     pictures, written = _drawn(run, fits, wanted) if has_figures or wanted.draws else ("", [])
     made = tables(run.header, run.records, fits)
     write_all(run, fits, made, pictures)

@@ -43,3 +43,18 @@ def test_output_that_cannot_be_written_is_said_and_is_no_bug(
         f"error cannot write to standard output: {why}\n"
         "  fix send it to a terminal, a pipe or a file\n"
     )
+
+
+@pytest.mark.parametrize(
+    "command", ["sweep", "import", "report", "baseline show --folder", "audit"]
+)
+def test_a_path_that_no_file_can_have_is_no_bug(command: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "attnprof", *command.split(), "x" * 5000],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "name too long" in done.stderr and "  fix " in done.stderr

@@ -183,3 +183,8 @@ def test_a_grid_too_large_to_draw_says_so() -> None:
     with pytest.raises(UsageError, match=r"estimates would have to be made") as raised:
         documents_by_context(flags)
     assert str(MOST_ESTIMATES) in raised.value.fix
+
+
+def test_a_name_that_no_folder_can_have_is_refused() -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        show_run(Path("x" * 5000), Wanted())

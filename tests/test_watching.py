@@ -12,7 +12,7 @@ from attnprof.importing import import_sources
 from attnprof.imports.parts import Asked
 from attnprof.medians import Interval
 from attnprof.records import LOCK_FILE, RECORDS_FILE
-from attnprof.report import report_run
+from attnprof.showing import Wanted, show_run
 from attnprof.watching import follow, is_being_written
 from attnprof.workload import Workload
 from tests.figures.run import GOLDEN
@@ -121,7 +121,7 @@ def test_a_lock_that_cannot_be_opened_ends_the_watching_of_a_finished_run(run_di
 
 def test_a_run_that_was_imported_is_not_followed(run_dir: Path, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
-    report_run(run_dir)
+    show_run(run_dir, Wanted())
     import_sources([run_dir / "results.csv"], taken, None, Asked(), ["attnprof", "import"])
     with pytest.raises(UsageError, match="there is nothing to follow"):
         follow(taken, Heard())

@@ -1,6 +1,7 @@
 """Flags in, one call, one table out, an exit code."""
 
 import atexit
+import errno
 import gc
 import os
 import sys
@@ -10,7 +11,7 @@ from attnprof import __version__
 from attnprof.cli import baselines, bisecting, comparing, gating, history, measuring, planning
 from attnprof.cli.app import EXIT_BUG, EXIT_INTERRUPTED, EXIT_NO, app, give_examples, say
 from attnprof.cli.completion_scripts import use_own_scripts
-from attnprof.errors import AttnprofError
+from attnprof.errors import AttnprofError, UsageError
 from attnprof.render import unwritten
 
 __all__ = [
@@ -29,6 +30,7 @@ give_examples(app)
 use_own_scripts()
 
 NEW_OBJECTS = 100_000  # between two looks for garbage
+MOST_SHOWN = 80  # letters of a path that is too long
 
 
 def main() -> None:
@@ -46,8 +48,8 @@ def main() -> None:
         _drop_what_cannot_be_written()
         sys.exit(EXIT_NO)
     except Exception as bug:  # noqa: BLE001 - whatever is left is ours, and its traceback is kept
-        if isinstance(bug, OSError) and _is_of_output(bug):
-            sys.exit(_say_error(unwritten(bug)))
+        if isinstance(bug, OSError) and (expected := _expected(bug)) is not None:
+            sys.exit(_say_error(expected))
         sys.exit(_report_bug(bug))
 
 
@@ -66,12 +68,21 @@ def _keep_closed_output_closed() -> None:
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
 
 
-def _is_of_output(error: OSError) -> bool:
-    """Whether it came from printing help, a version or a script, which click's ``echo`` does."""
+def _expected(error: OSError) -> AttnprofError | None:
+    """What is to be said of a failure that comes from what was typed; None of what is ours.
+
+    It is of a path that no file can have, or of printing help, a version or a script, which
+    click's ``echo`` does.
+    """
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        name = str(error.filename)
+        shown = name if len(name) <= MOST_SHOWN else f"{name[:MOST_SHOWN]}..."
+        return UsageError(f"{shown}: {error.strerror}", "give a path that a file can have")
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_name == "echo"
+    is_of_output = trace is not None and trace.tb_frame.f_code.co_name == "echo"
+    return unwritten(error) if is_of_output else None
 
 
 def _drop_what_cannot_be_written() -> None:

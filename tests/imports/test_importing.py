@@ -18,7 +18,8 @@ from attnprof.imports import text as bounded
 from attnprof.imports.foreign_records import KEYS
 from attnprof.imports.parts import Asked
 from attnprof.records import read_run
-from attnprof.report import report_run, write_reports
+from attnprof.report import write_reports
+from attnprof.showing import Wanted, show_run
 from tests.command import attnprof
 
 SAMPLES = Path(__file__).parent.parent / "data" / "imports"
@@ -544,14 +545,14 @@ def test_one_workload_of_two_runs_is_refused(tmp_path: Path) -> None:
 
 def test_a_report_of_an_imported_run_says_what_it_cannot_show(tmp_path: Path) -> None:
     imported(SAMPLES, to=tmp_path / "run")
-    groups, files = report_run(tmp_path / "run")
+    groups, files = show_run(tmp_path / "run", Wanted()).tables
     assert (groups.name, files.name) == ("imported", "files")
     assert any("no intervals" in note for note in groups.notes)
     words = (tmp_path / "run" / "report.md").read_text()
     assert "What cannot be shown" in words
     assert "Apache-2.0" in words
     assert not (tmp_path / "run" / "fit.json").exists()
-    (tidy,) = report_run(tmp_path / "run", tidy=True)
+    (tidy,) = show_run(tmp_path / "run", Wanted(), tidy=True).tables
     assert len(tidy.rows) == len(read_run(tmp_path / "run").records)
 
 
