@@ -26,6 +26,7 @@ from attnprof.workload import (
 
 MAX_WORKLOADS = 10_000
 MAX_LENGTH = 2**31
+KV_HEADS = ("mha", "mqa")  # as many as query heads, and one
 
 _RANGE = re.compile(r"(?P<start>[^.]+)\.\.(?P<stop>[^x*+]+)(?:(?P<sign>[x*+])(?P<step>.+))?", re.I)
 
@@ -52,7 +53,9 @@ def _count(text: str) -> int:
 
 
 def _kv_heads(text: str) -> int | str:
-    return text if text in ("mha", "mqa") else _count(text)
+    if text in KV_HEADS or text[:1].isdigit():
+        return text if text in KV_HEADS else _count(text)
+    raise UsageError(f"{text!r} is neither a count nor a name", nearest(text, ("8", *KV_HEADS)))
 
 
 def _one_of(what: str, known: tuple[str, ...]) -> Callable[[str], str]:

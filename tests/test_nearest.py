@@ -46,6 +46,8 @@ def fix_of(*words: str) -> str:
         ((*SWEEP, "--axis", "seqlen=1"), "seq_len"),
         ((*SWEEP, "--axis", "sequnce=1"), "seq_len"),
         ((*SWEEP, "--axis", "zzz=1"), "attnprof show axes"),
+        ((*SWEEP, "--kv-heads", "mq"), "mqa"),
+        (("validate", "kernels", "zzz"), "name a table of kernels, or a folder"),
         ((*SWEEP, "--allocator", "pined"), "pinned"),
         (("sweep", "--dry-run", "--device", "synthetic?nose=0.1"), "noise"),
         (("sweep", "--dry-run", "--device", "cuda:x"), "cuda:0"),

@@ -69,7 +69,7 @@ def give_examples(program: typer.Typer, before: str = "") -> None:
 
 def _format(text: str) -> OutputFormat:
     if text not in FORMATS:
-        raise UsageError(f"--format {text} is none", nearest(text, FORMATS))
+        raise UsageError(f"no format is called {text!r}", nearest(text, FORMATS))
     return OutputFormat(text)
 
 

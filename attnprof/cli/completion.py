@@ -142,7 +142,7 @@ def values_of(axis: str) -> Names:
     """The values of an axis that has names; none of one that counts."""
 
     def names() -> Iterable[str]:
-        from attnprof.axes import AXES, flag
+        from attnprof.axes import AXES, KV_HEADS, flag
         from attnprof.backends.support import BACKENDS
         from attnprof.dtypes import DTYPES
         from attnprof.workload import NAMES
@@ -150,7 +150,7 @@ def values_of(axis: str) -> Names:
         own: dict[str, Iterable[str]] = {
             "backend": (*BACKENDS, "all"),
             "variant": _variants(),
-            "num_kv_heads": ("mha", "mqa"),
+            "num_kv_heads": KV_HEADS,
             "softcap": ("none",),
         }
         if AXES[axis].parse is flag:

@@ -144,7 +144,7 @@ def _text(path: Path) -> str:
         raise UsageError(f"{path} is cut off or damaged", "fetch it again") from None
     except OSError as error:
         why = error.strerror or str(error)
-        hint = nearest_path(path) or _format_words()
+        hint = nearest_path(path) or "name a table of kernels, or a folder of them"
         raise UsageError(f"cannot read {path}: {why}", hint) from None
 
 
