@@ -327,13 +327,13 @@ def _missing(record: Mapping[str, Any], kind: str | None) -> str | None:
     """The first key without which a time says nothing; what has no phase is no call."""
     needed: tuple[str, ...] = (*_NEEDED.get(kind, ()), "median_s", "device")
     if kind is None:
-        needed = _needed_here(record) if "phase" in record else ()
+        needed = _needed_here(record) if "phase" in record or "backend" in record else ()
     return next((f"{key} is missing" for key in needed if record.get(key) is None), None)
 
 
 def _needed_here(record: Mapping[str, Any]) -> tuple[str, ...]:
     """What a call that was measured here cannot do without."""
-    needed = ["backend", "dtype"]
+    needed = ["phase", "backend", "dtype"]
     if record.get("model") is None:
         for key, value, names in _ASKED_FOR:
             needed += names if record.get(key) == value else ()

@@ -389,6 +389,7 @@ def test_a_record_of_another_kind_is_named_by_its_line(
         ({"ffn": "moe", "num_experts": 8}, "num_active_experts is missing"),
         ({"mla": "absorbed", "kv_lora_rank": 64}, "rope_head_dim is missing"),
         ({"dtype": None}, "dtype is missing"),
+        ({"phase": None}, "phase is missing|phase is None"),
         ({"q_len": 512}, "q_len is 512 of a prefill of 1024 tokens"),
         ({"phase": "decode"}, "q_len is 1024 of a decode"),
         ({"num_kv_heads": 3}, "num_q_heads is 8, no multiple of num_kv_heads 3"),
