@@ -14,6 +14,7 @@ from attnprof.workload import NAMES, SIZES
 
 FORMAT = 1
 LARGEST_SIZE = 2**40  # tokens, heads, widths, samples
+LARGEST_BATCH = 2**20  # of each sequence there is a length
 LARGEST_BYTES = 2**60  # and parameters
 LONGEST_S = 1e6  # eleven days
 SHORTEST_S = 1e-12  # of what a clock measured; nothing is timed in less
@@ -319,7 +320,7 @@ def _most(key: str, is_whole: bool) -> float:
     if key.endswith("bytes") or key in ("bytes_moved", "num_params"):
         return LARGEST_BYTES
     if is_whole:
-        return LARGEST_SIZE
+        return LARGEST_BATCH if key == "batch_size" else LARGEST_SIZE
     return LARGEST_SHARE if key in ("mfu", "mbu") else math.inf
 
 
