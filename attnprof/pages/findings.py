@@ -86,7 +86,7 @@ def _on(clock: str | None) -> str:
 
 
 def _wrong_cache(fits: Mapping[str, Any]) -> Finding | None:
-    wrong = [one for one in fits["kv"] if one["verdict"] == "wrong"]
+    wrong = [one for one in fits["kv"] if one["verdict"] == "wrong" and one["ratio"] is not None]
     if not wrong:
         return None
     first = wrong[0]
@@ -120,7 +120,7 @@ def _checkpointing(records: Sequence[Record]) -> Finding | None:
     """Where it saves the most memory."""
     steps: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in training_table(records).rows:
-        if row["peak_activation_bytes"] is not None:
+        if row["peak_activation_bytes"]:
             steps.setdefault(row["workload"], {})[row["step"]] = row
     pairs = [
         (name, of["train"], of["train, checkpointing"])
