@@ -52,7 +52,6 @@ _FROM_ONE = frozenset(
 )  # fmt: skip
 _LISTS_OF_TIMES = ("samples_s", "samples_cpu_s", "run_delay_s", "itl_s")
 _OF_NO_CLOCK = ("run_delay_s", "theory_s", "stddev_s")  # may be shorter than any call
-_ROUNDING = 1e-9  # by which a median may pass the end of its interval
 _OF_MLA = ("kv_lora_rank", "rope_head_dim")
 # What a part of a workload cannot do without, by the key that asks for it and its value.
 _ASKED_FOR = (
@@ -349,12 +348,6 @@ def _belied(record: Mapping[str, Any]) -> str | None:
     low, high = record.get("median_low_s"), record.get("median_high_s")
     if low is not None and high is not None and low > high:
         return f"median_low_s is {low:g}, above median_high_s, {high:g}"
-    median_s = record.get("median_s")
-    if median_s is not None:
-        if low is not None and low > median_s * (1 + _ROUNDING):
-            return f"median_low_s is {low:g}, above median_s, {median_s:g}"
-        if high is not None and high < median_s * (1 - _ROUNDING):
-            return f"median_high_s is {high:g}, below median_s, {median_s:g}"
     num_samples, samples_s = record.get("num_samples"), record.get("samples_s")
     if samples_s and num_samples is not None and num_samples != len(samples_s):
         return f"num_samples is {num_samples}, samples_s has {len(samples_s)}"

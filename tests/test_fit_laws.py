@@ -155,7 +155,7 @@ def test_a_single_length_makes_no_law(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("time_s", [0.0, -1e-3, 1e-300])
 def test_a_time_that_is_none_is_refused(run: Path, tmp_path: Path, time_s: float) -> None:
     bad = changed(run, tmp_path / "bad", lambda r: {**r, "median_s": time_s})
-    with pytest.raises(UsageError, match=r"took 1e-300 s|median_s is (0|-0.001)"):
+    with pytest.raises(UsageError, match=r"median_s is (0|-0.001|1e-300)"):
         fit_runs([bad])
 
 

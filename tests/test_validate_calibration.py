@@ -11,6 +11,7 @@ from attnprof.errors import CannotMeasureError, UsageError
 from attnprof.validate_calibration import ALL, validate_calibration
 from tests.command import attnprof
 
+LATENT = {"mla": "expanded", "kv_lora_rank": 512, "rope_head_dim": 64}
 LAW = "synthetic?noise=0.02&t0=30us&compute_efficiency=0.4&memory_efficiency=0.7"
 OTHERS = ("--axis", "seq_len=100,900,3000", "--axis", "batch_size=2,6", "--axis", "heads=4",
           "--axis", "kv_heads=2", "--axis", "variant=causal", "--axis", "phase=prefill,decode",
@@ -120,7 +121,7 @@ def test_records_that_leave_out_a_length_are_refused(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"mla": "expanded"}, "6 workloads: there is no law of prefill with a latent"),
+        (LATENT, "6 workloads: there is no law of prefill with a latent"),
         ({"attention": "cross"}, "no law of prefill with attention to a source"),
         ({"mixer": "linear"}, "no law of decode by layers with a state"),
         ({"scope": "layer"}, "12 workloads: there is no law of step by flash"),
