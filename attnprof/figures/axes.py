@@ -62,14 +62,15 @@ def _round_step(step: float) -> float:
 
 
 def _powers(low: float, high: float, base: float, most: int) -> tuple[float, ...]:
-    """Powers of a base between two ends, every n-th so that there are no more than ``most``.
+    """Powers of a base between two ends, every n-th from the last so that there are no more than
+    ``most``.
 
     Of a base of 10 that has fewer than two, also their 2nd and 5th multiples.
     """
     first = math.ceil(math.log(low, base) - 1e-9)
     last = math.floor(math.log(high, base) + 1e-9)
     every = math.ceil(max(1, last - first + 1) / most)
-    ticks = [base**k for k in range(first, last + 1) if k % every == 0]
+    ticks = [base**k for k in range(first, last + 1) if (last - k) % every == 0]
     if len(ticks) < 3 and base == 10:
         ticks = [
             factor * base**k

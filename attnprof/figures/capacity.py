@@ -113,7 +113,10 @@ def _limits_words(documents: Sequence[Document]) -> str:
         for name, key in (("TTFT", "ttft_limit_s"), ("TPOT", "tpot_limit_s"))
         if slo.get(key)
     ]
-    return f", latency within {' and '.join(limits)}" if limits else ""
+    if not limits:
+        return ""
+    how = "by the upper ends of its intervals" if slo.get("safely") else "by its middle"
+    return f", latency within {' and '.join(limits)} {how}"
 
 
 def _by_deployment(documents: Sequence[Document]) -> dict[str, list[_Point]]:

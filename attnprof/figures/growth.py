@@ -210,6 +210,9 @@ def _law_words(one: Fitted) -> str:
         return "stays the same"
     exponent = interval_words(fit["exponent"], fit["exponent_low"], fit["exponent_high"])
     words = f"n^{exponent}"
+    if fit["fitted_from_because"]:
+        below = units.tokens(fit["fitted_from"])
+        words += f" from {below} on: below, {fit['fitted_from_because']}"
     if fit["knots"]:
         words += f"; {fit['knots'][-1]['name']}"
     if not one.has_law and fit["coefficients"]:
