@@ -8,10 +8,12 @@ from attnprof.estimate_words import (
     Row,
     binding_row,
     cost_rows,
+    fullest_words,
     interval,
     limits_rows,
     loads,
     rate,
+    sequences_words,
     users_rows,
 )
 from attnprof.render import Column, Table
@@ -110,7 +112,11 @@ def _figures_table(found: "Estimate") -> Table:
     figures: list[Row] = [
         ("fits", "yes" if plan.fits else "no", ""),
         *users_rows(found),
-        (f"sequences of {context} at once", f"{plan.max_concurrency:.3g}", "all of full length"),
+        (
+            f"sequences of {context} at once",
+            f"{plan.max_concurrency:.3g}",
+            sequences_words(found),
+        ),
         ("longest single sequence", units.counted(plan.max_context_len, "token"), ""),
     ]
     reads = f"prompt of {units.tokens(settings['prompt_len'])}"
@@ -133,12 +139,12 @@ def _figures_table(found: "Estimate") -> Table:
             (
                 "  among the others",
                 interval(found.ttft_loaded_s, units.seconds),
-                f"the mean of {at_once}; {how}",
+                f"the mean of {at_once}{fullest_words(found)}; {how}",
             ),
             (
                 f"time per output token, {at_once}",
                 interval(found.tpot_s, units.seconds),
-                f"{answer}; {how}",
+                f"{answer}{fullest_words(found)}; {how}",
             ),
             ("output", interval(found.output_tokens_per_s, rate), f"all {at_once}"),
         ]

@@ -42,6 +42,24 @@ def _within(found: "Estimate") -> str:
     return f"{'safely ' if found.slo.is_safe else ''}within {found.slo.limits.words}"
 
 
+def sequences_words(found: "Estimate") -> str:
+    """What sequences at once are: where replicas hold whole ones, how many each of them does."""
+    replicas, words = found.deployment.dp, "all of full length"
+    if replicas == 1 or not found.plan.fits:
+        return words
+    each = int(found.plan.max_concurrency / replicas)
+    return f"{words}; {replicas:,} replicas hold {each:,} whole ones each"
+
+
+def fullest_words(found: "Estimate") -> str:
+    """Of several replicas, how many sequences the one has that times are of; else empty."""
+    replicas = found.deployment.dp
+    if replicas == 1 or not found.plan.fits:
+        return ""
+    each = -(-found.settings["batch_size"] // replicas)
+    return f" ({each:,} on the fullest of {replicas:,} replicas)"
+
+
 def _context(found: "Estimate") -> str:
     return units.tokens(found.settings["users_len"])
 

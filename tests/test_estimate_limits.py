@@ -172,6 +172,70 @@ def test_without_limits_cost_is_of_all_at_once_and_says_so() -> None:
     assert listed[1] == "by the price list"
 
 
+ALONE = replace(LONG, kv_dtype="auto", users=4)
+APART = replace(ALONE, num_gpus=4, dp=4, users=None)
+
+
+@pytest.mark.parametrize("users", [1, 4, 10, 12, 15, 24, 25])
+def test_replicas_hold_whole_sequences_and_are_judged_by_the_fullest(users: int) -> None:
+    one = estimate(replace(ALONE, users=-(-users // 4)))
+    found = estimate(replace(APART, users=users))
+    assert found.settings["users_served"] == 4 * one.settings["users_served"] == 24
+    assert one.slo is not None and found.slo is not None
+    assert found.slo.max_batch_size == 4 * one.slo.max_batch_size == 12
+    assert found.slo.safe_batch_size == 4 * one.slo.safe_batch_size == 8
+    assert found.slo.max_prompt_len == one.slo.max_prompt_len
+    assert found.is_yes == one.is_yes == (users <= 12)
+    if users <= 24:
+        assert (found.tpot_s, found.ttft_loaded_s) == (one.tpot_s, one.ttft_loaded_s)
+    assert found.plan.max_concurrency == pytest.approx(4 * one.plan.max_concurrency)
+
+
+def test_replicas_write_together_what_each_writes_as_it_is_filled() -> None:
+    def rate(request: EstimateRequest, users: int) -> tuple[float, float, float]:
+        return estimate(replace(request, users=users)).output_tokens_per_s.ends
+
+    three, two = rate(ALONE, 3), rate(ALONE, 2)
+    expected = tuple(2 * more + 2 * less for more, less in zip(three, two, strict=True))
+    assert rate(APART, 10) == pytest.approx(expected)
+    assert rate(APART, 3) == pytest.approx([3 * end for end in rate(ALONE, 1)])
+
+
+def test_the_curve_and_the_cost_are_of_whole_sequences_on_each_replica() -> None:
+    found = estimate(APART)
+    sizes = [point.batch_size for point in found.curve]
+    assert sizes == [1, 2, 4, 8, 12, 16, 24]
+    one = {point.batch_size: point for point in estimate(ALONE).curve}
+    for point in found.curve:
+        assert point.tpot_s == one[-(-point.batch_size // 4)].tpot_s
+    assert found.cost["batch_size"] == 12
+    assert found.cost["per_million_output_tokens"] == pytest.approx(
+        estimate(replace(ALONE, users=None)).cost["per_million_output_tokens"]
+    )
+
+
+def test_the_rows_say_how_many_a_replica_holds_and_has() -> None:
+    rows = shown(estimate(replace(APART, users=10)))
+    held = "all of full length; 4 replicas hold 6 whole ones each"
+    assert rows["sequences of 32k at once"] == ("24.4", held)
+    assert "(3 on the fullest of 4 replicas)" in rows["time per output token, 10 at once"][1]
+    assert "replicas" not in str(shown(estimate(ALONE)))
+
+
+def test_groups_that_attend_apart_hold_whole_sequences_and_step_at_the_fullest_ones_pace() -> None:
+    asked = EstimateRequest(
+        load_model("deepseek-v3"), "h200-sxm", engine="sglang", num_gpus=8, tp=8, dp=8,
+        max_model_len=32768, prompt_len=30720, output_len=2048,
+    )  # fmt: skip
+    nine, sixteen = (estimate(replace(asked, users=users)) for users in (9, 16))
+    assert nine.deployment.dp_attention
+    assert nine.settings["users_served"] == 8 * int(nine.plan.max_concurrency / 8)
+    assert nine.tpot_s == sixteen.tpot_s, "they step together, padded to the fullest"
+    assert nine.output_tokens_per_s.mid == pytest.approx(
+        (sixteen.output_tokens_per_s.mid or 0.0) * 9 / 16
+    )
+
+
 def test_what_is_too_slow_is_bound_by_the_resource_that_makes_it_so() -> None:
     by_first = estimate(replace(LONG, tpot_s=None, ttft_s=4.0))
     assert by_first.binding == "compute"

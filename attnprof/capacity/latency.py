@@ -67,15 +67,19 @@ def stretches(deployment: Deployment, prompt: int) -> tuple[int, int]:
 def decode_batch(
     request: EstimateRequest, deployment: Deployment, plan: MemoryPlan, context: int
 ) -> int:
-    """Sequences in a decode step: the users, as far as memory and the scheduler admit them."""
+    """Sequences in a decode step: the users, as far as memory and the scheduler admit them.
+
+    Each replica, or group that attends apart, holds whole ones: none has a part of a sequence.
+    """
     if not plan.fits:
         return 0
     served = plan_memory(replace(deployment, max_model_len=min(context, deployment.max_model_len),
                                  max_num_batched_tokens=batched_tokens(plan)))  # fmt: skip
     limit = plan.settings.get("max_num_seqs")
-    most = math.floor(served.max_concurrency)
+    each = math.floor(served.max_concurrency / deployment.dp)
     if isinstance(limit, int):
-        most = min(most, limit * deployment.dp)
+        each = min(each, limit)
+    most = max(1, each) * deployment.dp
     return max(1, min(most, request.users) if request.users else most)
 
 

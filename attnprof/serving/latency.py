@@ -12,7 +12,7 @@ from attnprof.capacity.latency import Interval, decode_time, prefill_time, roofs
 from attnprof.capacity.request import CPU
 from attnprof.engines.base import Deployment, longest_within
 from attnprof.serving.coefficients import INTERVAL_SDS, StepProfile, step_profile
-from attnprof.serving.load import Load, Served, group_batch, prompt_step, serve
+from attnprof.serving.load import Load, Served, even_loads, group_batch, prompt_step, serve
 from attnprof.serving.own import KERNELS, NOTHING_OWN, OwnKernels, own_kernels
 from attnprof.serving.step import StepModel
 from attnprof.theory.serving_roofline import Roofs, StepTime
@@ -244,6 +244,17 @@ class Latency:
             self._least[key] = decode_time(deployment, self._roofs, context, batch, source)
         return self._least[key]
 
+    def _most_written(self, load: Load) -> float | None:
+        """Output that the roofline allows, of each replica as it is filled. [tokens/s]"""
+        prompt_s, most = self.least_prompt(load).total_s, 0.0
+        for share, even in even_loads(self.model, load):
+            token_s = self.least_token(even).total_s
+            if not prompt_s or not token_s:
+                return None
+            written = even.concurrency * load.output_len
+            most += share * written / (prompt_s + load.output_len * token_s)
+        return most
+
     def figures(self, load: Load) -> Figures:
         """TTFT, TPOT and throughput of a load, each with its interval."""
         served = serve(self.model, load)
@@ -255,9 +266,8 @@ class Latency:
             token_s = self.least_token(load).total_s
             tpot = self.floored(_around(served.tpot_s, spread), token_s)
             rate = _around(served.output_tokens_per_s, spread)
-            if prompt_s and token_s:
-                written = load.in_service * load.output_len
-                most = written / (prompt_s + load.output_len * token_s)
+            most = self._most_written(load)
+            if most is not None:
                 rate = Interval(*(min(most, end) for end in rate.ends))
         return Figures(
             batch_size=load.concurrency,
@@ -291,15 +301,19 @@ class Latency:
     def largest_batch(self, load: Load, limits: Limits, most: int, bound: str = "mid") -> int:
         """Sequences at once, up to ``most``, with which limits hold: none where not one does.
 
+        As many on each replica: with one more, that one is the fullest, and misses them.
+
         Args:
             bound: Of the intervals: their middles, or with ``high`` their upper ends.
         """
 
-        def misses(size: int) -> float:
-            figures = self.figures(replace(load, concurrency=float(max(1, size))))
+        replicas = self.model.deployment.dp
+
+        def misses(each: int) -> float:
+            figures = self.figures(replace(load, concurrency=float(max(1, each) * replicas)))
             return float(not limits.hold(figures, bound))
 
-        return longest_within(0.0, misses, most)
+        return longest_within(0.0, misses, most // replicas) * replicas
 
     def slo(
         self, load: Load, limits: Limits, *, most: int, users: int,

@@ -6,7 +6,7 @@ the same steps or between them, and what that costs is shared by all that are wr
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnprof.engines.base import SPLITS_LAYERS
 from attnprof.serving.step import TERMS, Step, StepModel, Work
@@ -69,8 +69,31 @@ def num_stages(model: StepModel) -> int:
 
 
 def group_batch(model: StepModel, concurrency: float) -> float:
-    """Sequences in a step of one group of ranks and one stage of its pipeline."""
-    return max(1.0, concurrency / (model.deployment.dp * num_stages(model)))
+    """Sequences in a step of the fullest group of ranks and one stage of its pipeline.
+
+    Engines give a request to the replica that has the fewest, and each request is whole; a
+    concurrency that is none is a mean over time, which all share alike. Stages take turns, and the
+    parts of a batch that are in them together take as long as parts of equal size.
+    """
+    each = concurrency / model.deployment.dp
+    if float(concurrency).is_integer():
+        each = math.ceil(each)
+    return max(1.0, each / num_stages(model))
+
+
+def even_loads(model: StepModel, load: Load) -> Iterator[tuple[float, Load]]:
+    """Shares of the replicas, each with a load in which all are as full as those are.
+
+    Groups that attend apart are one: they step together, at the pace of the fullest.
+    """
+    served, dp = replace(load, concurrency=load.in_service, most=math.inf), model.deployment.dp
+    few, fuller = divmod(served.concurrency, dp)
+    if model.deployment.dp_attention or not fuller or not float(served.concurrency).is_integer():
+        yield 1.0, served
+        return
+    yield fuller / dp, replace(served, concurrency=(few + 1) * dp)
+    if few:
+        yield 1 - fuller / dp, replace(served, concurrency=few * dp)
 
 
 def decode_step(model: StepModel, load: Load) -> Step:
@@ -129,7 +152,7 @@ def serve(model: StepModel, load: Load) -> Served:
 
     While one answer is written, as many prompts are read as there are other sequences; w is how
     long that holds the writing up, over its expected time: below one where some are read while
-    all wait, above where reading in pieces costs more.
+    all wait, above where reading in pieces costs more. Times are those of the fullest replica.
     """
     decode = decode_step(model, load)
     batch = group_batch(model, load.in_service)
@@ -149,6 +172,10 @@ def serve(model: StepModel, load: Load) -> Served:
     loaded_s = min(burst_s, max(next_s, math.sqrt(next_s * burst_s)))
     in_service_s = loaded_s + load.output_len * tpot
     queue_s = (load.concurrency / load.in_service - 1) * in_service_s
+    rate = load.in_service * load.output_len / in_service_s
+    parts = list(even_loads(model, load))
+    if len(parts) > 1 or parts[0][1].concurrency > load.in_service:
+        rate = sum(share * serve(model, even).output_tokens_per_s for share, even in parts)
     return Served(
         decode=decode,
         tpot_s=tpot,
@@ -157,7 +184,7 @@ def serve(model: StepModel, load: Load) -> Served:
         ttft_loaded_s=loaded_s + queue_s,
         ttft_burst_s=burst_s + queue_s,
         queue_s=queue_s,
-        output_tokens_per_s=load.in_service * load.output_len / in_service_s,
+        output_tokens_per_s=rate,
     )
 
 
