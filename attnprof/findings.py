@@ -11,6 +11,7 @@ from attnprof.run_header import (
     ceilings_of,
     device_name,
     facts_of,
+    grid_name,
     is_synthetic,
     kind_of,
     missing_workloads,
@@ -56,7 +57,7 @@ def what_was_measured(header: Header, records: Sequence[Record]) -> str:
     on += f", {counted(threads, 'thread')})" if isinstance(threads, int) else ")"
     good = sum(map(is_ok, records))
     failed = Counter(str(record.get("status")) for record in records if not is_ok(record))
-    name = (header.get("grid") or {}).get("name")
+    name = grid_name(header)
     said = f"Sweep '{name}': " if name else ""
     said += f"{counted(len(records), 'workload')} on {on}: {good} measured"
     said += "".join(

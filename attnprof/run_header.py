@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from attnprof.units import counted
 
 Header = Mapping[str, Any]
+TYPED = "typed"  # what the grid of typed axes is called where no sweep was named
 _Record = TypeVar("_Record", bound=Mapping[str, Any])
 
 
@@ -54,6 +55,16 @@ def slug(device: str) -> str:
     """
     words = "".join(letter if letter.isalnum() else "-" for letter in device.lower())
     return "-".join(word for word in words.split("-") if word) or "device"
+
+
+def grid_name(header: Header) -> str | None:
+    """The name that its author gave to a sweep; one of typed axes alone has none.
+
+    >>> grid_name({"grid": {"name": "quick"}}), grid_name({"grid": {"name": "typed"}})
+    ('quick', None)
+    """
+    name = (header.get("grid") or {}).get("name")
+    return str(name) if name and name != TYPED else None
 
 
 def ceilings_of(header: Header) -> Mapping[str, Any]:

@@ -32,6 +32,7 @@ from attnprof.grid import (
 from attnprof.measure import ACCELERATORS, Plan, plan_for
 from attnprof.profiles import list_profiles, load_profile, read_yaml
 from attnprof.render import Table
+from attnprof.run_header import TYPED
 from attnprof.units import counted
 from attnprof.workload import Workload
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 RUNS_DIR = Path("attnprof-runs")
 FOR_FIT = "for-fit"  # the name of a sweep that a design chooses
 ASSUMED_CACHE_BYTES, ASSUMED_UNITS = 50e6, 132.0  # of an accelerator, before it is opened
-TYPED = "typed"  # the name of a sweep that is typed axes and nothing else
 # What may be asked for, both ends included; the command line says the same in its help.
 INTERVALS, THREADS = (0.001, 0.5), (1, 1024)
 LONGEST_S = 1e6  # eleven days

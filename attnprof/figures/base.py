@@ -64,8 +64,8 @@ class Key:
 
     words: str
     colour: str  # the name of one of a theme's
-    look: Literal["point", "ring", "line", "dashes", "dots", "band", "area"] = "line"
-    marker: str = "o"  # of a point
+    look: Literal["point", "hollow", "ring", "line", "dashes", "dots", "band", "area"] = "line"
+    marker: str = "o"  # of a point, filled or hollow
 
 
 @dataclass(frozen=True)

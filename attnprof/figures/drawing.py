@@ -302,8 +302,9 @@ class _Pen:
             patch.set_alpha(0.3 if key.look == "band" else 0.85)
             patch.set_transform(self.canvas.transFigure)
             self.canvas.add_artist(patch)
-        elif key.look in ("point", "ring"):
-            size: Any = {"ms": 4} if key.look == "point" else {"ms": 7, "mfc": "none"}
+        elif key.look in ("point", "hollow", "ring"):
+            size: Any = {"ms": 7 if key.look == "ring" else 4}
+            size |= {} if key.look == "point" else {"mfc": "none"}
             self.canvas.add_artist(
                 Line2D(
                     [(start + stop) / 2], [middle], color=colour, marker=key.marker, lw=0, **size

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from attnprof.figures.words import listed
 from attnprof.run_header import Header, ceilings_of, device_name, facts_of, kind_of
-from attnprof.series import Record, is_attention
+from attnprof.series import Record, is_attention, is_ok
 from attnprof.units import capacity, counted, rate, tokens
 
 _PHASES = {
@@ -16,6 +17,43 @@ _PHASES = {
     "kv-growth": "a cache that grows a token at a time",
     "generate": "tokens one after another",
 }
+
+
+_MOST_NAMES = 3  # in a title; more are counted
+
+
+def measured_words(records: Sequence[Record]) -> str:
+    """The phases, backends and lengths that have a time, as a title begins.
+
+    >>> records = [{"phase": "prefill", "backend": backend, "kv_len": kv_len, "status": "ok"}
+    ...     for backend in ("flash", "eager") for kv_len in (512, 4096)]
+    >>> measured_words(records), measured_words([])
+    ('Prefill by flash and eager, 512 to 4k tokens,', 'Attention')
+    """
+    measured = [record for record in records if is_ok(record)]
+    phases = _few([record["phase"] for record in measured], "phases")
+    if not phases:
+        return "Attention"
+    by = _few([_by(record) for record in measured], "backends")
+    ends = _ends(measured)
+    return f"{phases[0].upper()}{phases[1:]} by {by}" + (f", {ends} tokens," if ends else "")
+
+
+def _few(names: Sequence[object], noun: str) -> str:
+    """Their names, or how many they are."""
+    num_names = len(set(names))
+    return listed(names) if num_names <= _MOST_NAMES else f"{num_names} {noun}"
+
+
+def _by(record: Record) -> object:
+    """The backend, or the layer in attention's place."""
+    return record.get("backend") if is_attention(record) else record.get("mixer")
+
+
+def _ends(records: Sequence[Record]) -> str:
+    """The shortest and the longest length; nothing where none has one."""
+    lengths = sorted({record["kv_len"] for record in records if record.get("kv_len")})
+    return " to ".join(tokens(n) for n in dict.fromkeys(lengths[:1] + lengths[-1:]))
 
 
 def measured_rows(header: Header, records: Sequence[Record]) -> list[tuple[str, str]]:
@@ -61,19 +99,7 @@ def _when(header: Header) -> str:
 
 
 def _phase(phase: str, records: Sequence[Record]) -> str:
-    lengths = sorted({row["kv_len"] for row in records if row.get("kv_len")})
-    named = [row.get("backend") if is_attention(row) else row.get("mixer") for row in records]
-    ends = " to ".join(tokens(n) for n in dict.fromkeys(lengths[:1] + lengths[-1:]))
+    ends = _ends(records)
     means = f"{_PHASES[phase]}: " if phase in _PHASES else ""
     of = f" of {ends} tokens" if ends else ""
-    return f"{means}{counted(len(records), 'workload')}{of}, by {_listed(named)}"
-
-
-def _listed(names: Sequence[object]) -> str:
-    """Each once, in the order they came.
-
-    >>> _listed(["eager", "flash", "eager", "rnn"])
-    'eager, flash and rnn'
-    """
-    *more, last = dict.fromkeys(map(str, names))
-    return f"{', '.join(more)} and {last}" if more else last
+    return f"{means}{counted(len(records), 'workload')}{of}, by {listed(map(_by, records))}"

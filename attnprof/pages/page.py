@@ -14,16 +14,17 @@ from attnprof.findings import doubts, what_was_measured
 from attnprof.fit import WORST_RESIDUAL
 from attnprof.legend import environment_rows, legend_rows
 from attnprof.pages.findings import Finding, headlines
-from attnprof.pages.measured import measured_rows
+from attnprof.pages.measured import measured_rows, measured_words
 from attnprof.pages.tables import escaped, side_by_side, table_html, table_id
 from attnprof.records import Run
 from attnprof.render import Table
 from attnprof.report import results_table, tables
-from attnprof.run_header import command_of, device_name, is_synthetic
+from attnprof.run_header import command_of, device_name, grid_name, is_synthetic
 
-# Of the page alone, each a contrast of 4.5 or more to the background; figures have the others.
-_LIGHT = "--link: #0a5cad; --bad: #b3261e; --shade: #f4f6f8"
-_DARK = "--link: #6cb6ff; --bad: #ff8f86; --shade: #161c24"
+# Of the page alone, each text in a contrast of 4.5 or more to the background; figures have the
+# others. A veil over the background is the shade; an edge is where a table goes on.
+_LIGHT = "--link: #0a5cad; --bad: #b3261e; --shade: #f4f6f8; --veil: #234b730d; --edge: #1f23284d"
+_DARK = "--link: #6cb6ff; --bad: #ff8f86; --shade: #161c24; --veil: #a3c8f00f; --edge: #9da7b17a"
 
 # What an SVG has that nobody sees within a page.
 _SVG_WASTE = re.compile(
@@ -86,8 +87,9 @@ def report_page(run: Run, fits: Mapping[str, Any], figures: Sequence[Figure], ma
 
 
 def _title(run: Run) -> str:
-    name = (run.header.get("grid") or {}).get("name")
-    title = f"{name}: attention" if name else "Attention"
+    """By its name, and where it has none by what was measured."""
+    name = grid_name(run.header)
+    title = f"{name}: attention" if name else measured_words(run.records)
     title += f" on {device_name(run.header)}"
     return f"{title} (synthetic device)" if is_synthetic(run.header) else title
 

@@ -48,7 +48,7 @@ def _is_small(table: Table) -> bool:
 def _width(table: Table, column: Column) -> int:
     """Characters that a column takes, with the sign of how it is sorted and the gap."""
     widest = max(len(cell(column, row)) for row in table.rows)
-    longest = min(widest, _SENTENCE) if column.wraps else widest
+    longest = min(widest, _SENTENCE) if _wrapping(table, column) else widest
     return _GAP + max(len(column.heading) + 2, longest)
 
 
@@ -70,8 +70,9 @@ def table_html(table: Table) -> str:
     name, title = escaped(table_id(table)), escaped(table.title)
     columns = _used_columns(table)
     kinds = {column.key: _kind(table, column) for column in columns}
+    looks = {column.key: _look(table, column) for column in columns}
     heads = "".join(_head(column, kinds[column.key]) for column in columns)
-    rows = "\n".join(_row(table, columns, row, kinds) for row in table.rows)
+    rows = "\n".join(_row(table, columns, row, kinds, looks) for row in table.rows)
     notes = "".join(f"<p>{escaped(note)}</p>" for note in table.notes)
     look = "box small" if _is_small(table) else "box"
     filtering = (
@@ -109,19 +110,42 @@ def _head(column: Column, kind: str) -> str:
     )
 
 
+def _wrapping(table: Table, column: Column) -> str:
+    """How a column is broken into lines: as sentences, between the items of lists, or never."""
+    if column.wraps:
+        return "wraps"
+    is_listing = any(isinstance(row.get(column.key), list | tuple) for row in table.rows)
+    return "wraps list" if is_listing else ""
+
+
+def _look(table: Table, column: Column) -> str:
+    """The class of its cells."""
+    return "right" if column.align == "right" else _wrapping(table, column)
+
+
 def _row(
-    table: Table, columns: tuple[Column, ...], row: Mapping[str, Any], kinds: Mapping[str, str]
+    table: Table,
+    columns: tuple[Column, ...],
+    row: Mapping[str, Any],
+    kinds: Mapping[str, str],
+    looks: Mapping[str, str],
 ) -> str:
     """By its first cell a row is told from others."""
     is_alarming = table.alarming is not None and table.alarming(row)
     cells = "".join(
-        _cell(column, row, kinds[column.key], 'th scope="row"' if number == 0 else "td")
+        _cell(
+            column,
+            row,
+            kinds[column.key],
+            looks[column.key],
+            'th scope="row"' if not number else "td",
+        )
         for number, column in enumerate(columns)
     )
     return f"<tr{' class=alarming' if is_alarming else ''}>{cells}</tr>"
 
 
-def _cell(column: Column, row: Mapping[str, Any], kind: str, tag: str) -> str:
+def _cell(column: Column, row: Mapping[str, Any], kind: str, look: str, tag: str) -> str:
     """What people see, and the value by which it is sorted; an unknown one has none."""
     value, shown = row.get(column.key), escaped(cell(column, row))
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -130,5 +154,5 @@ def _cell(column: Column, row: Mapping[str, Any], kind: str, tag: str) -> str:
         sorted_by = f' data-v="{value!r}"'
     else:
         sorted_by = f' data-v="{shown}"'
-    look = "right" if column.align == "right" else "wraps" if column.wraps else ""
-    return f"<{tag}{f' class={look}' if look else ''}{sorted_by}>{shown}</{tag[:2]}>"
+    said = f'"{look}"' if " " in look else look
+    return f"<{tag}{f' class={said}' if look else ''}{sorted_by}>{shown}</{tag[:2]}>"

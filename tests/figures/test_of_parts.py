@@ -34,7 +34,8 @@ def test_every_workload_with_a_time_is_under_its_roof_in_the_roofline() -> None:
     shown = [
         point
         for number in range(len(figure.panels))
-        for colour, marker in ((LIGHT.blue, "o"), (LIGHT.orange, "s"), (LIGHT.green, "^"))
+        for colour in (LIGHT.blue, LIGHT.orange, LIGHT.green)
+        for marker in "os^D"
         for point in points_of(drawn(figure, number), colour, marker)
     ]
     expected = [
@@ -43,6 +44,74 @@ def test_every_workload_with_a_time_is_under_its_roof_in_the_roofline() -> None:
         if is_ok(record) and record["bytes_moved"] and record["achieved_flops_per_s"]
     ]
     assert sorted(shown) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        (
+            "quick",
+            ["prefill by eager", "prefill by math", "prefill by flash", "decode by eager",
+             "decode and kv-growth by flash"],
+        ),
+        ("models", ["prefill by flash", "prefill by eager", "decode by flash",
+                    "verify and mixed by flash"]),
+        ("training", ["prefill and train by eager", "prefill and train by flash"]),
+        ("caches", ["decode, kv-growth and generate"]),
+        ("recurrent", ["prefill", "decode"]),
+    ],
+)  # fmt: skip
+def test_the_key_of_the_roofline_names_the_phases_and_few_backends_that_are_there(
+    name: str, keys: list[str]
+) -> None:
+    header, records, _ = run_of(ROOT / "reports" / name)
+    figure = roofline_figure(header, records)
+    assert figure is not None
+    *points, roofs = figure.keys
+    assert [key.words for key in points] == keys
+    assert len({(key.colour, key.marker, key.look) for key in points}) == len(keys)
+    assert roofs.words.startswith("roofs")
+    assert {panel.title.split(",")[0] for panel in figure.panels} == {"float32"}
+
+
+def test_each_backend_has_its_shape_in_the_roofline_and_every_second_one_is_hollow() -> None:
+    header, records, _ = run_of(ROOT / "reports" / "quick")
+    figure = roofline_figure(header, records)
+    assert figure is not None
+    number = next(i for i, panel in enumerate(figure.panels) if "wall" in panel.title)
+    axes = drawn(figure, number)
+    for backend, marker in (("eager", "o"), ("math", "s"), ("flash", "^")):
+        expected = [
+            (record["flops"] / record["bytes_moved"], record["achieved_flops_per_s"])
+            for record in records
+            if (record["phase"], record["backend"], record["clock"]) == ("prefill", backend, "wall")
+        ]
+        assert expected
+        assert sorted(points_of(axes, LIGHT.blue, marker)) == sorted(expected)
+    faces = {line.get_marker(): line.get_markerfacecolor() for line in axes.lines}
+    assert faces["s"] == "none"
+    assert "none" not in (faces["o"], faces["^"])
+    looks = {key.marker: key.look for key in figure.keys if key.look != "line"}
+    assert looks == {"o": "point", "s": "hollow", "^": "point"}
+
+
+def test_a_fifth_backend_leaves_the_roofline_with_phases_alone() -> None:
+    header, records, _ = run_of(ROOT / "reports" / "quick")
+    prefills = [record for record in records if record["phase"] == "prefill"]
+    for count, words in ((4, "prefill by b0"), (5, "prefill")):
+        many = [
+            {**record, "backend": f"b{number % count}"} for number, record in enumerate(prefills)
+        ]
+        figure = roofline_figure(header, many)
+        assert figure is not None
+        assert figure.keys[0].words == words
+
+
+def test_the_source_of_a_sweep_of_typed_axes_gives_it_no_name() -> None:
+    header, records, _ = run_of(ROOT / "reports" / "quick")
+    figure = roofline_figure({**header, "grid": {**header["grid"], "name": "typed"}}, records)
+    assert figure is not None
+    assert figure.source.startswith("Measured: a sweep of typed axes on AMD EPYC (cpu, 2 threads),")
 
 
 def test_workloads_without_a_roof_are_told_of_and_the_ends_are_named() -> None:

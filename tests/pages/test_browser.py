@@ -1,5 +1,6 @@
 """The page in a real browser: it fits a phone, sorts, filters, prints, works by keyboard."""
 
+import io
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from attnprof.pages.page import report_page
 from attnprof.records import Run
 from tests.figures.run import ROOT, run_of
 
-pytest.importorskip("matplotlib")
+image = pytest.importorskip("matplotlib.image")
 playwright = pytest.importorskip("playwright.sync_api")
 
 CHROMIUM = next(
@@ -216,6 +217,41 @@ def test_the_first_column_and_the_headings_stay_while_a_table_is_moved(
             return places().map((place, number) => place - before[number]); }"""
     )
     assert moved == [0, -60, 0, 0, -90, 0, -90, -60]
+    page.close()
+
+
+def edge_of(page: Any, box: Any, inset: int) -> tuple[float, ...]:
+    """The colour of a table's first row, some pixels from the right edge, above its words."""
+    place, row = box.bounding_box(), box.locator("tbody tr").first.bounding_box()
+    spot = {"x": place["x"] + place["width"] - inset, "y": row["y"] + 2, "width": 1, "height": 1}
+    return tuple(image.imread(io.BytesIO(page.screenshot(clip=spot)))[0, 0, :3].tolist())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [380, 1280])
+def test_a_table_is_shaded_at_the_edge_where_it_goes_on_and_only_there(
+    browser: Any, address: str, width: int, scheme: str
+) -> None:
+    page = opened(browser, address, width, color_scheme=scheme)
+    box = page.locator("#table-growth_latency .scroll")
+    box.scroll_into_view_if_needed()
+    assert box.evaluate("(one) => one.scrollWidth > one.clientWidth")
+    ground = edge_of(page, box, 50)
+    assert edge_of(page, box, 3) != ground
+    box.evaluate("(one) => one.scrollTo(one.scrollWidth, 0)")
+    assert edge_of(page, box, 3) == ground
+    page.emulate_media(media="print")
+    assert box.evaluate("(one) => getComputedStyle(one).backgroundImage") == "none"
+    page.close()
+
+
+def test_the_flags_of_a_call_are_in_sight_in_a_window_of_a_small_laptop(
+    browser: Any, address: str
+) -> None:
+    page = opened(browser, address)
+    box = page.locator("#table-latency .scroll")
+    assert "contended, warmup_unsettled" in box.locator("td").all_text_contents()
+    assert box.evaluate("(one) => one.scrollWidth <= one.clientWidth")
     page.close()
 
 

@@ -217,6 +217,25 @@ def test_the_title_tells_one_sweep_from_another(page: str) -> None:
     assert header["facts"]["name"] in titles[0][0]
 
 
+def test_a_sweep_of_typed_axes_is_titled_by_what_was_measured() -> None:
+    header, records, _ = run_of(GOLDEN)
+    header = {**header, "grid": {**header["grid"], "name": "typed"}}
+    some = [record for record in records if record["phase"] in ("prefill", "decode")]
+    few = [{**record, "backend": "flash", "kv_len": 512} for record in some]
+    few[0] = {**few[0], "backend": "eager", "kv_len": 4096}
+    few[1] = {**few[1], "status": "timeout", "backend": "math", "kv_len": 8192}
+    for measured, title in (
+        (few, "Prefill and decode by eager and flash, 512 to 4k tokens, on "),
+        (few[2:], "Prefill and decode by flash, 512 tokens, on "),
+        ([{**record, "backend": f"b{number}"} for number, record in enumerate(few[2:6])],
+         "Prefill by 4 backends, 512 tokens, on "),
+        ([{**record, "status": "timeout"} for record in few], "Attention on "),
+    ):  # fmt: skip
+        found = Outline(page_of(header, measured))
+        assert found.text.startswith(f"{title}{header['facts']['name']} Skip to")
+        assert "typed" not in found.text.partition("What was found")[0]
+
+
 @pytest.mark.parametrize("name", ["models", "caches"])
 def test_a_page_of_thirty_workloads_is_smaller_than_a_photograph(name: str) -> None:
     header, records, _ = run_of(ROOT / "reports" / name)
@@ -241,6 +260,13 @@ def test_a_column_that_holds_nothing_is_left_out_and_an_unknown_beside_a_known_o
     text = table_html(Table("t", "T", columns, rows))
     assert re.findall("<button[^>]*>(.*?)</button>", text) == ["A", "C"]
     assert text.count("–") == 2
+
+
+def test_lists_wrap_between_their_items_and_numbers_never() -> None:
+    columns = (Column("a", "A"), Column("b", "B", ", ".join), Column("c", "C", align="right"))
+    rows = ({"a": "x", "b": ["noisy", "contended"], "c": 1}, {"a": "y", "b": [], "c": 2})
+    text = table_html(Table("t", "T", columns, rows))
+    assert re.findall("<td class=(.*?) data", text) == ['"wraps list"', "right"] * 2
 
 
 def test_a_short_table_has_no_field_to_filter_it_by() -> None:
