@@ -306,8 +306,8 @@ def _cost(
     Input is priced as prompts that are read one after another.
     """
     assert deployment.gpu is not None
-    each, currency = price_per_gpu_hour(request.price, deployment.gpu.name)
-    per_hour = None if each is None else each * deployment.num_gpus
+    each = price_per_gpu_hour(request.price, deployment.gpu.name)
+    per_hour = None if each.per_hour is None else each.per_hour * deployment.num_gpus
     read = written = None
     if priced is not None:
         read = prompt * deployment.dp / (priced.ttft_s.mid or math.inf)
@@ -316,7 +316,9 @@ def _cost(
         "per_hour": per_hour,
         "per_million_input_tokens": per_million(per_hour, read),
         "per_million_output_tokens": per_million(per_hour, written),
-        "currency": currency,
+        "currency": each.currency,
+        "price_list": None if each.prices is None else each.prices.name,
+        "price_list_is": None if each.prices is None else each.prices.basis,
         "batch_size": None if priced is None else round(priced.batch_size),
     }
 
@@ -340,7 +342,9 @@ def _provenance(
         "memory_per_gpu.runtime_bytes": (
             "measured" if engine.runtime_bytes is not None else "assumed"
         ),
-        "cost.per_hour": "assumed" if request.price is None else "datasheet",
+        "cost.per_hour": (
+            "datasheet" if price_per_gpu_hour(request.price, gpu.name).is_known else "assumed"
+        ),
     }
     asked = {
         f"settings.{name}": "assumed"

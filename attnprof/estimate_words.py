@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnprof import units
 from attnprof.capacity.latency import Interval
+from attnprof.prices import UNSTATED
 
 if TYPE_CHECKING:
     from attnprof.estimate import Estimate
@@ -141,7 +142,7 @@ def cost_rows(found: "Estimate") -> list[Row]:
         load = f"at {cost['batch_size']:,} at once{within}, {load}"
     none = "no load is within the limits" if slo is not None and not slo.batch_size else ""
     return [
-        ("cost of an hour", _price(found, "per_hour"), _listed(found, "per_hour")),
+        ("cost of an hour", _price(found, "per_hour"), _listed(found)),
         (what, _price(found, key), load if cost[key] is not None else none),
     ]
 
@@ -151,11 +152,14 @@ def _price(found: "Estimate", key: str) -> str:
     return units.capacity(None) if value is None else f"{value:.3g} {found.cost['currency']}"
 
 
-def _listed(found: "Estimate", key: str) -> str:
-    if found.cost[key] is None:
-        return ""
-    is_listed = found.provenance["cost.per_hour"] == "assumed"
-    return "by the price list" if is_listed else "by --price"
+def _listed(found: "Estimate") -> str:
+    """By whose prices; of a GPU that has none, what to give."""
+    name, basis = found.cost["price_list"], found.cost["price_list_is"]
+    if name is None:
+        return "by --price"
+    if found.cost["per_hour"] is None:
+        return f"not in list {name}: give --price"
+    return f"by list {name}" if basis == UNSTATED else f"by list {name}, {basis}"
 
 
 def rate(tokens_per_s: float) -> str:

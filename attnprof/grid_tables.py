@@ -138,5 +138,7 @@ def _words(offers: "Sequence[Offer]", asked: Asked) -> list[str]:
         )
     words += sorted({f"Unknown: {offer.reason}." for offer in offers if offer.reason})
     if any(offer.verdict == HOLDS and offer.per_hour is None for offer in offers):
-        words.append("A GPU without a cost is in no price list: give --price.")
+        words.append("A GPU without a cost is not in the list of prices: give --price.")
+    listed = {offer.prices.words for offer in offers if offer.prices and offer.per_hour is not None}
+    words += [f"Prices: by {one} (attnprof show prices)." for one in sorted(listed)]
     return words

@@ -16,9 +16,9 @@ from attnprof.variants import PARAMETERS, VARIANTS
 
 KINDS = (
     "models", "gpus", "engines", "backends", "sweeps", "axes", "variants", "positions", "caches",
-    "calibrations",
+    "calibrations", "prices",
 )  # fmt: skip
-_OF_PROFILES = ("models", "gpus", "engines", "sweeps", "calibrations")
+_OF_PROFILES = ("models", "gpus", "engines", "sweeps", "calibrations", "prices")
 DRAWN = ("q_len", "kv_len", *PARAMETERS)
 """What a variant may be drawn with, by the names of the axes."""
 
@@ -166,6 +166,20 @@ def _gpu_table(name: str) -> Table:
     return gpu_table(gpu_named(name))
 
 
+def _prices_table() -> Table:
+    from attnprof.price_tables import price_lists_table
+    from attnprof.prices import prices_named
+
+    return price_lists_table([prices_named(name) for name in list_profiles("prices")])
+
+
+def _price_table(name: str) -> Table:
+    from attnprof.price_tables import price_list_table
+    from attnprof.prices import prices_named
+
+    return price_list_table(prices_named(name))
+
+
 def _engines_table() -> Table:
     from attnprof.capacity_tables import engines_table
     from attnprof.engines.profile import all_engines
@@ -200,6 +214,7 @@ _BY_KIND: dict[str, tuple[Callable[[], Table], Callable[[str], Table]]] = {
     "gpus": (_gpus_table, _gpu_table),
     "engines": (_engines_table, _engine_table),
     "sweeps": (_sweeps_table, _sweep_table),
+    "prices": (_prices_table, _price_table),
 }
 
 

@@ -123,6 +123,7 @@ def test_names_are_completed(words: tuple[str, ...], expected: list[str]) -> Non
         (("sweep", ""), "sweeps"),
         (("show", "sweep", ""), "sweeps"),
         (("show", "calibration", ""), "calibrations"),
+        (("show", "price", ""), "prices"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
 )

@@ -169,7 +169,9 @@ def test_without_limits_cost_is_of_all_at_once_and_says_so() -> None:
     assert basis == f"at {size} at once, for prompts of 1k, answers of 256"
     assert shown(found)["cost of an hour"] == ("2 USD", "by --price")
     listed = shown(estimate(EstimateRequest(LLAMA, "h100-sxm")))["cost of an hour"]
-    assert listed[1] == "by the price list"
+    assert listed[1] == "by list on-demand-2025, recalled"
+    unlisted = shown(estimate(EstimateRequest(LLAMA, "rtx-3090")))["cost of an hour"]
+    assert unlisted == ("–", "not in list on-demand-2025: give --price")
 
 
 ALONE = replace(LONG, kv_dtype="auto", users=4)

@@ -54,6 +54,7 @@ EXAMPLES: dict[str, Examples] = {
     "show": (
         ("All GPUs that are known", "attnprof show gpus"),
         ("One of them, with its source", "attnprof show gpu h100-sxm"),
+        ("What GPUs cost by the list that estimate takes", "attnprof show prices on-demand-2025"),
         ("Who sees whom in a sliding window", "attnprof show variant sliding --window-len 4"),
         ("Which layers of a model see what", "attnprof show variant gemma-3-1b"),
         ("What the axes of a sweep are", "attnprof show axes"),

@@ -20,7 +20,7 @@ def show_command(
         typer.Argument(
             metavar="KIND",
             help="models, gpus, engines, backends, sweeps, axes, variants, positions, caches, "
-            "calibrations.",
+            "calibrations, prices.",
             autocompletion=completion.shelf_kinds,
         ),
     ] = None,
@@ -151,7 +151,7 @@ def estimate(
     price: Annotated[
         str | None,
         typer.Option(
-            help="Per GPU and hour: a number, or a list of prices by name.",
+            help="Per GPU and hour: a number, or a list of prices by name (attnprof show prices).",
             autocompletion=completion.one_of(completion.profiles("prices")),
         ),
     ] = None,

@@ -19,7 +19,7 @@ from attnprof.capacity.request import EstimateRequest, deployment_of
 from attnprof.engines.base import Deployment, MemoryPlan
 from attnprof.engines.registry import plan_memory
 from attnprof.errors import UsageError
-from attnprof.prices import price_per_gpu_hour
+from attnprof.prices import PriceList, price_per_gpu_hour
 from attnprof.serving.latency import Limits, latency_of
 from attnprof.serving.load import DEFAULT_CHUNK, Load
 
@@ -55,6 +55,8 @@ class Offer:
     input_tokens_per_s: float | None = None
     per_hour: float | None = None
     currency: str | None = None
+    prices: PriceList | None = None
+    """The list that the price is of, or was looked for in; None of one that was typed."""
     provenance: str | None = None
 
     @property
@@ -86,6 +88,8 @@ class Offer:
             "per_million_input_tokens": self.per_million_input_tokens,
             "per_million_output_tokens": self.per_million_output_tokens,
             "currency": self.currency,
+            "price_list": None if self.prices is None else self.prices.name,
+            "price_list_is": None if self.prices is None else self.prices.basis,
             "priced_batch_size": self.priced_batch_size,
             "latency_is": self.provenance,
         }
@@ -119,7 +123,7 @@ def offer_of(request: EstimateRequest) -> Offer:
         safe = law.largest_batch(load, limits, batch, "high")
     held = batch if safe is None or not request.safely else safe
     figures = law.figures(replace(load, concurrency=float(max(1, held))))
-    each, currency = price_per_gpu_hour(request.price, deployment.gpu.name)
+    each = price_per_gpu_hour(request.price, deployment.gpu.name)
     return Offer(
         verdict=HOLDS if held else TOO_SLOW,
         num_gpus=num_gpus,
@@ -132,8 +136,9 @@ def offer_of(request: EstimateRequest) -> Offer:
         input_tokens_per_s=(
             prompt * deployment.dp / (figures.ttft_s.mid or math.inf) if held else None
         ),
-        per_hour=None if each is None else each * num_gpus,
-        currency=currency,
+        per_hour=None if each.per_hour is None else each.per_hour * num_gpus,
+        currency=each.currency,
+        prices=each.prices,
         provenance=law.provenance,
     )
 
