@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from attnprof.validate_cases import Validation
 
 
+OF_ALL_REPLICAS = (
+    "Sequences at once: of all replicas, as engines log the memory of each; they hold whole ones."
+)
 MISSING = "missing before any KV cache"
 
 
@@ -270,6 +273,7 @@ def _alternatives_table(found: "Estimate") -> Table:
             Column("max_context_len", "Longest", units.tokens, "right", 1),
         ),
         rows=tuple(vars(tried) for tried in found.alternatives),
+        notes=(OF_ALL_REPLICAS,) if found.deployment.dp > 1 else (),
     )
 
 
@@ -348,6 +352,13 @@ def validation_tables(validation: "Validation") -> list[Table]:
     return [lines, summary]
 
 
+FIGURES_ARE = (
+    "Figures are: checked, held against a second source; partly, some of them were; recalled, "
+    "written down from a datasheet or memory of it, and held against nothing. show gpus NAME says "
+    "which source."
+)
+
+
 def gpus_table(gpus: "Sequence[Gpu]") -> Table:
     """Every GPU profile in a line."""
     return Table(
@@ -376,6 +387,7 @@ def gpus_table(gpus: "Sequence[Gpu]") -> Table:
             }
             for gpu in gpus
         ),
+        notes=(FIGURES_ARE,),
     )
 
 
@@ -397,7 +409,7 @@ def gpu_table(gpu: "Gpu") -> Table:
         ("also called", ", ".join((*gpu.aliases, *gpu.matches)), ""),
         ("file", str(gpu.path), ""),
     ]
-    return _key_table("gpu", gpu.title, rows, (f"{gpu.verified}: {gpu.source}",))
+    return _key_table("gpu", gpu.title, rows, (f"{gpu.verified}: {gpu.source}", FIGURES_ARE))
 
 
 def engines_table(engines: "Sequence[EngineProfile]") -> Table:

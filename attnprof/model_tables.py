@@ -52,8 +52,23 @@ def models_table(models: Sequence[ModelSpec]) -> Table:
             f"KV a token: 16-bit, what one more adds at {LENGTH}, where a full window adds "
             f"nothing. KV of {LENGTH}: what a sequence keeps then, states included. No windows: a "
             "token as if no layer had one. Weights: as the checkpoint stores them.",
+            f"{SIZES_ARE} Nearly all listed are; show models NAME says of each.",
         ),
     )
+
+
+COUNT_IS = (
+    "Parameters are: exact, counted matrix by matrix as its family is known to be built, or read "
+    "from a file's tensors; by its common shape, as most models of these sizes are built."
+)
+SIZES_ARE = (
+    "Recalled, of sizes and of published counts: written down from memory, not read from the file."
+)
+
+
+def _legend(model: ModelSpec) -> list[str]:
+    """What the words on a model's sizes mean."""
+    return [COUNT_IS, *([SIZES_ARE] if "recalled" in (model.source or "") else [])]
 
 
 def _cache(model: ModelSpec) -> dict[str, float | None]:
@@ -97,7 +112,7 @@ def model_table(model: ModelSpec) -> Table:
             Column("basis", "Basis", wraps=True, priority=1),
         ),
         rows=tuple({"key": key, "value": value, "basis": basis} for key, value, basis in rows),
-        notes=tuple(note for note in (model.source, *model.notes) if note),
+        notes=tuple(note for note in (model.source, *model.notes, *_legend(model)) if note),
     )
 
 

@@ -48,3 +48,22 @@ def test_one_of_a_kind_is_shown_alone_and_a_typo_is_answered(kind: str) -> None:
 def test_the_median_launch_is_the_one_that_is_shown() -> None:
     table = spreads_table([Spread("w", "wall", (3.0, 1.0, 2.0), 0.1)], 3)
     assert table.rows[0]["median_s"] == 2.0
+
+
+@pytest.mark.parametrize("kind", ["gpus", "prices"])
+def test_the_words_on_how_figures_are_known_are_explained_under_their_table(kind: str) -> None:
+    (table,) = shelf_tables(kind)
+    key = "verified" if kind == "gpus" else "basis"
+    for word in {str(row[key]) for row in table.rows}:
+        assert f"{word}, " in " ".join(table.notes)
+
+
+def test_one_gpu_and_one_model_explain_the_words_that_they_use() -> None:
+    for name in ("h100-sxm", "l40", "l40s"):
+        (table,) = shelf_tables("gpus", name)
+        assert "held against a second source" in table.notes[-1]
+    (listed,), (model,) = shelf_tables("models"), shelf_tables("models", "llama-3.1-8b")
+    assert any(row["basis"] == "exact" for row in model.rows)
+    assert any(note.startswith("Parameters are: exact, counted") for note in model.notes)
+    for table in (listed, model):
+        assert any(note.startswith("Recalled, ") for note in table.notes)
