@@ -80,16 +80,24 @@ class StepProfile:
     def provenance(self, deployment: Deployment, own: OwnKernels = NOTHING_OWN) -> dict[str, str]:
         """How each term of a step is had: ``calibrated`` or ``assumed``."""
         assert deployment.gpu is not None
-        engine, gpu = deployment.engine.kind, deployment.gpu.name
-        alike = [gpus for other, gpus in self.fitted.items()
-                 if (other in OWN_KERNELS) == (engine in OWN_KERNELS)]  # fmt: skip
-        known = gpu in self.kernels or any(gpu in gpus for gpus in alike)
-        on_gpu = "calibrated" if known else "assumed"
-        by_engine = "calibrated" if engine in self.fitted else "assumed"
+        on_gpu = "calibrated" if self.engines_on(deployment) else "assumed"
+        by_engine = "calibrated" if deployment.engine.kind in self.fitted else "assumed"
         had = {term: by_engine if term in ENGINE_TERMS else on_gpu for term in TERMS}
+        shipped: Mapping[str, float] = self.kernels.get(deployment.gpu.name, {})
+        if deployment.engine.kind in OWN_KERNELS:
+            shipped = {}
         return had | {
-            term: "calibrated" for term, needed in OF_KERNELS.items() if own.covers(*needed)
-        }
+            term: "calibrated" for term, needed in OF_KERNELS.items()
+            if own.covers(*needed) or shipped.keys() >= set(needed)
+        }  # fmt: skip
+
+    def engines_on(self, deployment: Deployment) -> tuple[str, ...]:
+        """Engines whose results on this GPU were in the fit, of those with kernels such as the
+        deployment's."""
+        assert deployment.gpu is not None
+        has_own, gpu = deployment.engine.kind in OWN_KERNELS, deployment.gpu.name
+        return tuple(engine for engine, gpus in self.fitted.items()
+                     if gpu in gpus and (engine in OWN_KERNELS) == has_own)  # fmt: skip
 
     def log_sd(self, deployment: Deployment, step: Step, own: OwnKernels = NOTHING_OWN) -> float:
         """Standard deviation of the logarithm of a step's time.

@@ -11,7 +11,7 @@ from attnprof import units
 from attnprof.capacity.latency import Interval, decode_time, prefill_time, roofs_of
 from attnprof.capacity.request import CPU
 from attnprof.engines.base import Deployment, longest_within
-from attnprof.serving.coefficients import INTERVAL_SDS, StepProfile, step_profile
+from attnprof.serving.coefficients import INTERVAL_SDS, OF_KERNELS, StepProfile, step_profile
 from attnprof.serving.load import Load, Served, even_loads, group_batch, prompt_step, serve
 from attnprof.serving.own import KERNELS, NOTHING_OWN, OwnKernels, own_kernels
 from attnprof.serving.step import StepModel
@@ -181,7 +181,8 @@ class Latency:
 
     @property
     def provenance(self) -> str:
-        """``calibrated`` where every term was fitted to this GPU and engine, else ``assumed``."""
+        """``calibrated`` where every term is of this GPU, or its engine's own, by the fit or kernels
+        that were measured; else ``assumed``."""
         had = set(self.profile.provenance(self.model.deployment, self.own).values())
         return "calibrated" if had == {"calibrated"} else "assumed"
 
@@ -192,16 +193,27 @@ class Latency:
 
     @property
     def words(self) -> str:
-        """Where the times come from."""
+        """Where the times come from: which results of this GPU and this engine were in the fit."""
+        deployment = self.model.deployment
+        fit = (
+            "a law of a step that was fitted to published serving results, "
+            f"{_fit_words(self.profile, deployment)}"
+        )
         if self.provenance == "calibrated":
             return (
-                "latency follows a law of a step that was fitted to published serving results of "
-                "this GPU and engine; the intervals held 80 % of what was left out"
+                f"latency follows {fit}; the interval of a token's time is as wide as held 80 % of "
+                "those results whose model had been left out"
             )
-        return (
-            "latency is assumed: the law of a step was fitted to published serving results of "
-            "other GPUs or engines, and scaled by the data sheet; the intervals are wider for it"
-        )
+        had = self.profile.provenance(deployment, self.own)
+        scaled = "; it is scaled by the data sheet"
+        if self.profile.engines_on(deployment):
+            scaled = ""
+        elif all(had[term] == "calibrated" for term in OF_KERNELS):
+            scaled = (
+                "; products and attention follow measurements of this GPU's kernels, the rest is "
+                "scaled by the data sheet"
+            )
+        return f"latency is assumed: it follows {fit}{scaled}; the intervals are wider for it"
 
     @property
     def missed_laws(self) -> tuple[str, ...]:
@@ -358,6 +370,21 @@ class Latency:
             bound_by=bound_by,
             binding=binding,
         )
+
+
+def _fit_words(profile: StepProfile, deployment: Deployment) -> str:
+    """Which of a deployment's GPU and engine the results in the fit were of."""
+    engine, alike = deployment.engine, profile.engines_on(deployment)
+    if engine.kind in alike:
+        return f"{engine.title} on this GPU among them"
+    assert deployment.gpu is not None
+    is_fitted = engine.kind in profile.fitted
+    if not any(deployment.gpu.name in gpus for gpus in profile.fitted.values()):
+        of = f"{engine.title} among their engines" if is_fitted else f"none of {engine.title}"
+        return f"of other GPUs alone, {of}"
+    others = "other engines" if alike else "engines alone that have other kernels"
+    of = f" and of {engine.title} on other GPUs" if is_fitted else f", none of {engine.title}"
+    return f"of this GPU with {others}{of}"
 
 
 _TIMES_OF = {

@@ -30,6 +30,46 @@ def test_the_shipped_profile_says_what_it_was_fitted_to() -> None:
     assert all(one.meaning for one in profile.coefficients.values())
 
 
+@pytest.mark.parametrize(
+    ("gpu", "engine", "provenance", "words"),
+    [
+        ("h100-sxm", "vllm", "calibrated", "results, vLLM on this GPU among them; the interval of"),
+        ("l40s", "llama-cpp", "calibrated", "results, llama.cpp on this GPU among them; the"),
+        ("gb200", "vllm", "calibrated", "of this GPU with other engines and of vLLM on other GPUs"),
+        ("h100-sxm", "tgi", "assumed", "this GPU with other engines, none of Text Generation Inf"),
+        ("l40s", "vllm", "assumed", "engines alone that have other kernels and of vLLM on other"),
+        ("h100-sxm", "llama-cpp", "assumed", "that have other kernels and of llama.cpp on other"),
+        ("arc-b580", "llama-cpp", "assumed", "of other GPUs alone, llama.cpp among their engines"),
+        ("a100-sxm-40gb", "vllm", "assumed", "of other GPUs alone, vLLM among their engines; it"),
+        ("mi300x", "tgi", "assumed", "of other GPUs alone, none of Text Generation Inference; it"),
+    ],
+)
+def test_the_words_are_of_what_was_in_the_fit(
+    gpu: str, engine: str, provenance: str, words: str
+) -> None:
+    asked = EstimateRequest(load_model("llama-3.1-8b"), gpu, engine=engine)
+    law = latency_of(deployment_of(asked))
+    is_pair = gpu in law.profile.fitted.get(engine, ())
+    assert ("on this GPU among them" in law.words) == is_pair
+    assert (law.provenance, words in law.words) == (provenance, True), law.words
+    assert ("intervals are wider" in law.words) == (provenance == "assumed")
+
+
+def test_what_was_measured_of_kernels_alone_calibrates_the_terms_of_those_kernels_alone() -> None:
+    law = latency_of(deployment_of(EstimateRequest(load_model("llama-3.1-8b"), "l40s")))
+    had = law.profile.provenance(law.model.deployment)
+    assert {term for term, how in had.items() if how == "calibrated"} == {
+        "projections", "head", "attention", "engine",
+    }  # fmt: skip
+    assert "products and attention follow measurements of this GPU's kernels" in law.words
+
+
+def test_an_interval_is_said_to_have_held_only_what_it_was_made_wide_for() -> None:
+    law = latency_of(deployment_of(EstimateRequest(load_model("llama-3.1-8b"), "h100-sxm")))
+    assert "the interval of a token's time is as wide as held 80 %" in law.words
+    assert "the intervals held" not in law.words
+
+
 def test_kernels_of_a_calibrated_gpu_are_in_relation_to_its_calibration() -> None:
     profile = step_profile()
     plain, scaled = profile.values_on("mi300x"), profile.values_on("l40s")
