@@ -78,7 +78,12 @@ class StepProfile:
                 for name, one in self.coefficients.items()}  # fmt: skip
 
     def provenance(self, deployment: Deployment, own: OwnKernels = NOTHING_OWN) -> dict[str, str]:
-        """How each term of a step is had: ``calibrated`` or ``assumed``."""
+        """How each term of a step is had: ``calibrated`` or ``assumed``.
+
+        Calibrated are the terms of a GPU whose results were in the fit, with this engine or another
+        that has such kernels; those of kernels that a calibration of the GPU measured; and what the
+        engine adds on the host, where its results were in the fit.
+        """
         assert deployment.gpu is not None
         on_gpu = "calibrated" if self.engines_on(deployment) else "assumed"
         by_engine = "calibrated" if deployment.engine.kind in self.fitted else "assumed"

@@ -181,8 +181,8 @@ class Latency:
 
     @property
     def provenance(self) -> str:
-        """``calibrated`` where every term is of this GPU, or its engine's own, by the fit or kernels
-        that were measured; else ``assumed``."""
+        """``calibrated`` where each term is, as :meth:`StepProfile.provenance` says; else
+        ``assumed``."""
         had = set(self.profile.provenance(self.model.deployment, self.own).values())
         return "calibrated" if had == {"calibrated"} else "assumed"
 
