@@ -61,10 +61,10 @@ def t_density(t: float, df: float) -> float:
 
 def _half_beta(df: float, t_squared: float) -> float:
     """½ · I_x(df/2, ½) by its continued fraction, on the side where that converges fast."""
-    if t_squared == 0:
-        return 0.5
     a, b = df / 2, 0.5
     x, rest = df / (df + t_squared), t_squared / (df + t_squared)
+    if rest == 0:
+        return 0.5
     log_front = (
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
     )
