@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NotRequired, Required, TypedDict
 
 from attnprof.errors import CannotMeasureError, UsageError, nearest_path
+from attnprof.files import replacing
 from attnprof.kinds import misfit
 from attnprof.record_values import FORMAT, numbers_misfit, record_misfit
 from attnprof.workload import Workload, checked
@@ -347,17 +348,13 @@ class RunDirectory:
     def _write_header(self, header: dict[str, Any]) -> None:
         """All of it or nothing: a reader never sees half a header."""
         target = self.path / RUN_FILE
-        temporary = target.with_suffix(".tmp")
         try:
-            with temporary.open("w", encoding="utf-8") as file:
+            with replacing(target) as to, to.open("w", encoding="utf-8") as file:
                 json.dump(header, file, indent=1)
                 file.write("\n")
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(target)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise _cannot_write(target, error) from None
         self._header = header
 

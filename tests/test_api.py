@@ -59,7 +59,7 @@ def test_the_types_of_results_are_those_of_the_package() -> None:
 
 def test_an_unknown_attribute_is_none_of_the_package() -> None:
     with pytest.raises(AttributeError, match="no attribute 'estimates': did you mean 'estimate'"):
-        _ = attnprof.estimates  # type: ignore[attr-defined]
+        _ = attnprof.estimates  # type: ignore[attr-defined]  # which is not there
 
 
 def test_the_package_names_its_functions() -> None:
@@ -222,7 +222,7 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
 
 def test_a_fit_of_what_is_no_run_says_what_to_give() -> None:
     with pytest.raises(UsageError, match=r"runs is 5 .*give a text or a path"):
-        attnprof.fit("a", 5)  # type: ignore[arg-type]
+        attnprof.fit("a", 5)  # type: ignore[arg-type]  # which is no path
 
 
 def test_a_grid_says_what_the_command_says() -> None:

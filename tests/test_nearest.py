@@ -200,4 +200,4 @@ def test_versions_as_engines_write_them_are_taken(version: str) -> None:
 
 def test_an_attribute_that_the_package_lacks_is_answered_with_the_nearest() -> None:
     with pytest.raises(AttributeError, match="did you mean 'estimate'"):
-        _ = attnprof.estimat  # type: ignore[attr-defined]
+        _ = attnprof.estimat  # type: ignore[attr-defined]  # which is not there

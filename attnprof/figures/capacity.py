@@ -8,6 +8,7 @@ from attnprof import units
 from attnprof.figures.axes import counts_axis, lengths_axis
 from attnprof.figures.base import MOST_PANELS, Axis, Figure, Key, Panel, Theme
 from attnprof.figures.words import and_more
+from attnprof.serving.latency import Limits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,15 +109,11 @@ def _limits_words(documents: Sequence[Document]) -> str:
     slo: Mapping[str, Any] = next(
         (document["slo"] for document in documents if document.get("slo")), {}
     )
-    limits = [
-        f"{name} {units.seconds(slo[key])}"
-        for name, key in (("TTFT", "ttft_limit_s"), ("TPOT", "tpot_limit_s"))
-        if slo.get(key)
-    ]
-    if not limits:
+    limits = Limits(slo.get("ttft_limit_s"), slo.get("tpot_limit_s"))
+    if not limits.are_given:
         return ""
     how = "by the upper ends of its intervals" if slo.get("safely") else "by its middle"
-    return f", latency within {' and '.join(limits)} {how}"
+    return f", latency within {limits.words} {how}"
 
 
 def _by_deployment(documents: Sequence[Document]) -> dict[str, list[_Point]]:

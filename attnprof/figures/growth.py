@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from attnprof import units
@@ -42,15 +43,11 @@ class Fitted:
         worst = self.fit["worst_residual"]
         return bool(self.fit["coefficients"]) and worst is not None and worst <= WORST_RESIDUAL
 
-    @property
+    @cached_property
     def lacks_interval(self) -> bool:
         """Whether times have a law without a spare point, so that nothing says how sure it is."""
-        return self.series.quantity == "latency" and _band(self, [(self.first_n, 0.0)]) is None
-
-    @property
-    def first_n(self) -> float:
-        """The first length that the law was fitted to."""
-        return float(self.fit["fitted_from"])
+        somewhere = [(self.fit["fitted_from"], 0.0)]
+        return self.series.quantity == "latency" and _band(self, somewhere) is None
 
     @property
     def quadratic(self) -> float | None:

@@ -1,6 +1,5 @@
 """The records of all sources -> one run directory, each call once."""
 
-import contextlib
 import json
 import os
 import statistics
@@ -11,6 +10,7 @@ from typing import Any
 
 from attnprof import __version__
 from attnprof.errors import UsageError
+from attnprof.files import replacing
 from attnprof.gpus import gpu_named
 from attnprof.imports.foreign_records import is_foreign
 from attnprof.imports.parts import Part
@@ -83,17 +83,13 @@ def write_run(
         "notes": [],
     }
     with open_run_directory(path) as directory:
-        temporary = path / f".{RECORDS_FILE}.tmp"
         try:
-            with temporary.open("w", encoding="utf-8") as file:
+            with replacing(path / RECORDS_FILE) as to, to.open("w", encoding="utf-8") as file:
                 write = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
                 file.writelines(f"{write(record)}\n" for record in records)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path / RECORDS_FILE)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise UsageError(
                 f"cannot write {path}: {error.strerror}", "make room, or write to another folder"
             ) from None

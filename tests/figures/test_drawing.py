@@ -81,7 +81,8 @@ def test_no_text_runs_out_of_the_page_or_into_other_text(
     for figure in figures:
         with mpl.rc_context(drawing._settings(LIGHT, "test")):
             canvas = drawing._canvas(drawing._layout(figure, narrow), LIGHT)
-            renderer: Any = FigureCanvasAgg(canvas).get_renderer()  # type: ignore[no-untyped-call]
+            painted: Any = FigureCanvasAgg(canvas)
+            renderer = painted.get_renderer()
             width, height = canvas.get_size_inches() * canvas.dpi
             texts = [t for t in canvas.texts if t.get_text()]
             boxes = [text.get_window_extent(renderer) for text in texts]
